@@ -24,18 +24,18 @@ from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
 from xla_nb.run.state import Phase, RankState
 
 #: Seconds without a sample after which Python is taken to be blocked.
-_UNHEARD = 10.0
-_SAME = 0.5  # seconds by which the start of the same wait may differ between samples
+_UNHEARD_AFTER = 10.0
+_START_TOLERANCE = 0.5  # seconds by which the start of the same wait may differ between samples
 _BUSY = 0.2  # share of a CPU from which a rank counts as computing: others may load the machine
 LANE = 60  # seconds of a lane
-_GAP = 20.0  # seconds between two samples from which the time between them is unknown
+_MAX_GAP = 20.0  # seconds between two samples from which the time between them is unknown
 #: Kinds that may be counted only when over, or by looks: taken from earlier running time.
-_LATE = ("compiling", "data", "blocked")
-_LEAST = 0.005  # shortest busy time in a lane, in seconds: clocks are read one after the other
-_LAST, _STEPS = 20.0, 10  # seconds and steps that `pace` looks back, if there were so many
-_APART = 0.9  # seconds between two kept marks
-_LATELY = 2.0  # seconds, in most of which a rank did what is shown
-_SURE = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
+_LATE_KINDS = ("compiling", "data", "blocked")
+_MIN_SPAN = 0.005  # shortest busy time in a lane, in seconds: clocks are read one after the other
+_PACE, _PACE_STEPS = 20.0, 10  # seconds and steps that `pace` looks back, if there were so many
+_MARK_DISTANCE = 0.9  # seconds between two kept marks
+_RECENT = 2.0  # seconds, in most of which a rank did what is shown
+_MIN_STEPS_TIME = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
 
 
 #: Ways in which a rank spends a second, in words, in the order of a slot's parts.
@@ -64,12 +64,12 @@ class Slot:
 
 def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
     """The same time in slots of `wide` seconds, a multiple of theirs."""
-    found: dict[int, Slot] = {}
+    merged: dict[int, Slot] = {}
     for slot in slots:
         at = slot.second // wide * wide
-        before = found.get(at) or Slot(at)
-        found[at] = Slot(at, *map(sum, zip(before.parts, slot.parts, strict=True)), wide=wide)
-    return tuple(found.values())
+        previous = merged.get(at) or Slot(at)
+        merged[at] = Slot(at, *map(sum, zip(previous.parts, slot.parts, strict=True)), wide=wide)
+    return tuple(merged.values())
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,20 @@ class Window:
     newest: Sample
 
     @classmethod
-    def between(cls, before: Sample, now: Sample) -> Window:
-        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
-        idle = max(0.0, now.idle - before.idle)
+    def between(cls, old: Sample, new: Sample) -> Window:
+        steps = max(0, new.items - old.items if new.loops_step else new.steps - old.steps)
+        idle = max(0.0, new.idle - old.idle)
         return cls(
-            seconds=now.at - before.at - idle,
+            seconds=new.at - old.at - idle,
             steps=steps,
-            executed=max(0, min(now.executed - before.executed, steps)),
-            compiles=now.compiles - before.compiles,
-            compiling=now.compile_seconds - before.compile_seconds,
-            waited=None if now.waited is None else now.waited - (before.waited or 0.0),
-            locked=now.lock_waited - before.lock_waited,
-            data=now.data_waited - before.data_waited,
-            fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
-            newest=now,
+            executed=max(0, min(new.executed - old.executed, steps)),
+            compiles=new.compiles - old.compiles,
+            compiling=new.compile_seconds - old.compile_seconds,
+            waited=None if new.waited is None else new.waited - (old.waited or 0.0),
+            locked=new.lock_waited - old.lock_waited,
+            data=new.data_waited - old.data_waited,
+            fallbacks={n: c - old.fallbacks.get(n, 0) for n, c in new.fallbacks.items()},
+            newest=new,
         )
 
 
@@ -170,17 +170,17 @@ class Track:
 
     def __init__(self) -> None:
         self.sample: Sample | None = None  # the newest
-        self._recent: deque[Sample] = deque()  # samples from about _LATELY seconds ago on
+        self._recent: deque[Sample] = deque()  # samples from about _RECENT seconds ago on
         #: By kind: the operation and line at which it was last seen doing that.
-        self._seen: dict[str, tuple[str, str]] = {}
+        self._last_seen: dict[str, tuple[str, str]] = {}
         self._slots: dict[int, Slot] = {}  # of the last two minutes
         self._past: tuple[Slot, ...] = ()  # earlier ones, joined
-        self._wide = 1
+        self._past_width = 1
         self._marks: deque[Sample] = deque()  # the first samples after a step
         self._lane: tuple[Slot, ...] | None = ()
-        self._watched: Sample | None = None  # the last one that `watch` saw
+        self._watched_sample: Sample | None = None  # the last one that `watch` saw
         self._mark: object = None
-        self._progress = self._heard = math.inf  # times; inf: not watched yet
+        self._progress_at = self._heard_at = math.inf  # times; inf: not watched yet
 
     def add(self, sample: Sample, started: float | None = None) -> None:
         """Add a newer sample. `started`: when the rank started, with all counts at 0."""
@@ -188,23 +188,23 @@ class Track:
         if newest is not None and newest.at == sample.at:
             return
         recent = self._recent
-        if newest is None and started is not None and sample.at <= started + _LATELY:
+        if newest is None and started is not None and sample.at <= started + _RECENT:
             recent.append(Sample(at=started, since=started, cpu=math.nan))  # else first seen late
-        before = recent[-1] if recent else None
-        if before is not None and sample.idle > before.idle:  # live ranks: another cell began
+        previous = recent[-1] if recent else None
+        if previous is not None and sample.idle > previous.idle:  # live ranks: another cell began
             recent.clear()
-            recent.append(before)
-            self._seen.clear()
-        self._seen[_kind(sample)] = sample.operation, sample.place
-        if before is not None and sample.at < before.at:  # the clock was set back
+            recent.append(previous)
+            self._last_seen.clear()
+        self._last_seen[_kind(sample)] = sample.operation, sample.place
+        if previous is not None and sample.at < previous.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
             recent.clear()
-        elif before is not None:
-            self._fill(before, sample)
+        elif previous is not None:
+            self._add_time(previous, sample)
             if len(self._slots) > 2 * LANE:
-                self._forget(math.ceil(sample.at) - LANE)
+                self._merge_old(math.ceil(sample.at) - LANE)
         recent.append(sample)
-        while len(recent) > 2 and recent[1].at <= sample.at - _LATELY:
+        while len(recent) > 2 and recent[1].at <= sample.at - _RECENT:
             recent.popleft()
         self._lane = None
         if newest is not None and Window.between(newest, sample).steps:
@@ -222,8 +222,8 @@ class Track:
     def steady(self, sample: Sample) -> Sample:
         """Its newest sample, with the activity of most of the last two seconds: views would flicker
         otherwise."""
-        lasts = sample.at - sample.since >= _LATELY / 2 and sample.activity != "running"
-        if lasts or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
+        is_lasting = sample.at - sample.since >= _RECENT / 2 and sample.activity != "running"
+        if is_lasting or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
             return sample
         first, last = self._recent[0], self._recent[-1]
         waits = _spent(first, last)
@@ -231,14 +231,14 @@ class Track:
         waiting = sum(waits.values())
         running = max(0.0, last.at - first.at) - compiling - waiting - idle
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
-        most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
-        kind = max(waits, key=waits.__getitem__) if most == "waiting" else most
-        call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
-        same = sample.activity == most and sample.operation in (call, "")
-        if call == LOCK and not same:
+        main = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
+        kind = max(waits, key=waits.__getitem__) if main == "waiting" else main
+        call, place = self._last_seen.get(kind, (DATA if kind == "data" else "", ""))
+        is_same = sample.activity == main and sample.operation in (call, "")
+        if call == LOCK and not is_same:
             return sample  # it may hold the lock now, and others be shown as waiting for it
-        missing = sample.missing if same and call != LOCK else ()  # the lock has changed hands
-        return replace(sample, activity=most, operation=call, place=place, missing=missing)
+        missing = sample.missing if is_same and call != LOCK else ()  # the lock has changed hands
+        return replace(sample, activity=main, operation=call, place=place, missing=missing)
 
     @property
     def lane(self) -> tuple[Slot, ...]:
@@ -250,124 +250,124 @@ class Track:
     @property
     def whole(self) -> tuple[Slot, ...]:
         """All its time, in at most about 200 slots."""
-        return joined([*self._past, *self._slots.values()], self._wide)
+        return joined([*self._past, *self._slots.values()], self._past_width)
 
     def waits(self, shown: Sequence[Slot]) -> float | None:
         """Share of the time in these slots in which it waited for others; None if that is not
         visible, or if they cover less than a second."""
-        known = math.fsum(sum(slot.parts) for slot in shown)
-        if self.sample is None or self.sample.waited is None or known < 1.0:
+        total = math.fsum(sum(slot.parts) for slot in shown)
+        if self.sample is None or self.sample.waited is None or total < 1.0:
             return None
-        return min(1.0, math.fsum(slot.others for slot in shown) / known)
+        return min(1.0, math.fsum(slot.others for slot in shown) / total)
 
     @property
     def pace(self) -> Window | None:
         """The window from before the last steps (of live ranks: of their newest program) until now;
         None until two steps were seen, and if the last was long ago."""
-        now = self.sample
-        if len(self._marks) < 2 or now is None or self._has_begun_anew(now):
+        last = self.sample
+        if len(self._marks) < 2 or last is None or self._has_begun_anew(last):
             return None
-        long = (mark for mark in reversed(self._marks) if now.at - mark.at >= _LAST)
-        enough = (one for mark in long if (one := Window.between(mark, now)).steps >= _STEPS)
-        late = now.at - self._marks[-1].at > _GAP
-        return None if late else next(enough, Window.between(self._marks[0], now))
+        old = (mark for mark in reversed(self._marks) if last.at - mark.at >= _PACE)
+        windows = (w for mark in old if (w := Window.between(mark, last)).steps >= _PACE_STEPS)
+        is_late = last.at - self._marks[-1].at > _MAX_GAP
+        return None if is_late else next(windows, Window.between(self._marks[0], last))
 
     @property
     def step(self) -> float | None:
         """Seconds per item of its current or last loop; if there is none, seconds from one step to
         the next in the last minute, without compilation unless most steps compiled. None until
         known."""
-        now = self.sample
-        if now is not None and now.loops_step and now.loops:  # samples of live ranks have none
-            rate = now.loops[-1].rate
+        last = self.sample
+        if last is not None and last.loops_step and last.loops:  # samples of live ranks have none
+            rate = last.loops[-1].rate
             return 1 / rate if rate else None
         if self.pace is None:
             return None
-        one = Window.between(self._marks[0], self._marks[-1])
-        seconds = one.seconds - (one.compiling if 2 * one.compiles < one.steps else 0.0)
-        return seconds / one.steps if seconds >= _SURE and one.steps else None
+        window = Window.between(self._marks[0], self._marks[-1])
+        seconds = window.seconds - (window.compiling if 2 * window.compiles < window.steps else 0.0)
+        return seconds / window.steps if seconds >= _MIN_STEPS_TIME and window.steps else None
 
     # ---------------------------------------------------------- progress
 
     def watch(self, rank: RankState, written: int, now: float) -> None:
         """Note whether it made progress. `written` is the size of its files in bytes, `now` is from
         `time.monotonic()`, since the clocks of hosts may differ."""
-        before, sample = self._watched, self.sample
-        if self._heard > now or (sample is not None and (before is None or sample.at > before.at)):
-            self._heard = now
+        old, sample = self._watched_sample, self.sample
+        if self._heard_at > now or (sample is not None and (old is None or sample.at > old.at)):
+            self._heard_at = now
         mark = rank.phase, written, sample and _counts(sample)
-        moved = mark != self._mark or _in_collective(before) or _in_collective(sample)
-        if moved and not _in_one_collective(before, sample):
-            self._progress = now
-        self._mark, self._watched = mark, sample
+        has_moved = mark != self._mark or _in_collective(old) or _in_collective(sample)
+        if has_moved and not _in_one_collective(old, sample):
+            self._progress_at = now
+        self._mark, self._watched_sample = mark, sample
 
     def status(self, rank: RankState, now: float, ended: Mapping[int, float]) -> RankStatus:
         """Its status as last watched; `ended`: when other ranks ended."""
-        sample, quiet = self._watched, max(0.0, now - self._progress)
-        one = RankStatus.of(rank, sample, ended)
+        sample, quiet = self._watched_sample, max(0.0, now - self._progress_at)
+        status = RankStatus.of(rank, sample, ended)
         if sample is None or rank.phase != "running":
-            unheard = rank.phase == "running" and quiet >= _UNHEARD
-            return replace(one, quiet=quiet, lasting=quiet, unheard=unheard)
-        age = now - self._heard
+            unheard = rank.phase == "running" and quiet >= _UNHEARD_AFTER
+            return replace(status, quiet=quiet, lasting=quiet, unheard=unheard)
+        age = now - self._heard_at
         return replace(
-            one,
+            status,
             quiet=quiet,
-            lasting=one.lasting + age,
+            lasting=status.lasting + age,
             cpu=self.cpu,
-            unheard=age >= _UNHEARD,
+            unheard=age >= _UNHEARD_AFTER,
         )
 
     # ---------------------------------------------------------- the lane
 
-    def _fill(self, before: Sample, now: Sample) -> None:
+    def _add_time(self, old: Sample, new: Sample) -> None:
         """Add the time between two samples to the lane, without the time in which the rank was idle
         at either end."""
-        spent, begin, end = _spent(before, now), before.at, now.at
+        spent, begin, end = _spent(old, new), old.at, new.at
         idle = min(spent.pop("idle"), end - begin)
-        begin, end = (begin + idle, end) if before.activity == "idle" else (begin, end - idle)
-        span = left = end - begin
-        if not _LEAST < span < _GAP:
+        begin, end = (begin + idle, end) if old.activity == "idle" else (begin, end - idle)
+        span = remaining = end - begin
+        if not _MIN_SPAN < span < _MAX_GAP:
             return
         late: dict[str, float] = {}
         parts: Any = {}
-        for name, counted in spent.items():
-            parts[name] = min(counted, left)
-            late[name] = counted - parts[name]
-            left -= parts[name]
-        whole = Slot(0, running=left, **parts).parts
+        for name, seconds in spent.items():
+            parts[name] = min(seconds, remaining)
+            late[name] = seconds - parts[name]
+            remaining -= parts[name]
+        totals = Slot(0, running=remaining, **parts).parts
         for second in range(math.floor(begin), math.ceil(end)):
-            inside = min(end, second + 1) - max(begin, second)
-            self._put(second, [part * inside / span for part in whole])
-        self._put_earlier(math.floor(begin), [late[name] for name in _LATE])
+            overlap = min(end, second + 1) - max(begin, second)
+            self._add_parts(second, [part * overlap / span for part in totals])
+        self._move_late(math.floor(begin), [late[name] for name in _LATE_KINDS])
 
-    def _put(self, second: int, parts: Sequence[float]) -> None:
-        before = self._slots.get(second) or Slot(second)
-        self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
+    def _add_parts(self, second: int, parts: Sequence[float]) -> None:
+        previous = self._slots.get(second) or Slot(second)
+        self._slots[second] = Slot(second, *map(sum, zip(previous.parts, parts, strict=True)))
 
-    def _forget(self, first: int) -> None:
+    def _merge_old(self, first: int) -> None:
         """Merge all slots before this second into fewer, wider ones."""
         old = [self._slots.pop(at) for at in [*self._slots] if at < first]
-        self._past = joined([*self._past, *old], self._wide)
+        self._past = joined([*self._past, *old], self._past_width)
         while len(self._past) > LANE:
-            self._wide *= 2
-            self._past = joined(self._past, self._wide)
+            self._past_width *= 2
+            self._past = joined(self._past, self._past_width)
 
-    def _put_earlier(self, second: int, late: list[float]) -> None:
+    def _move_late(self, second: int, late: list[float]) -> None:
         """Move time counted late (activities counted only when over, calls counted by a few looks)
         from earlier running time, as which it was taken, to its kind."""
         while sum(late) > 0.0 and (slot := self._slots.get(second)) is not None:
-            for n, name in enumerate(_LATE):
+            for n, name in enumerate(_LATE_KINDS):
                 part = min(late[n], slot.running)
                 late[n] -= part
-                more = {name: getattr(slot, name) + part, "running": slot.running - part}
-                slot = replace(slot, **more) if part else slot
+                changes = {name: getattr(slot, name) + part, "running": slot.running - part}
+                slot = replace(slot, **changes) if part else slot
             self._slots[second], second = slot, second - 1
 
     # ---------------------------------------------------------- steps
 
     def _mark_step(self, mark: Sample) -> None:
         marks = self._marks
-        if len(marks) > 1 and mark.at - marks[-2].at < _APART:
+        if len(marks) > 1 and mark.at - marks[-2].at < _MARK_DISTANCE:
             marks.pop()
         if marks and (
             mark.at <= marks[-1].at  # the clock was set back
@@ -393,20 +393,20 @@ def _kind(sample: Sample) -> str:
     return sample.activity
 
 
-def _spent(before: Sample, now: Sample) -> dict[str, float]:
+def _spent(old: Sample, new: Sample) -> dict[str, float]:
     """The seconds spent on each kind between two samples."""
 
-    def counted(one: Sample) -> dict[str, float]:
+    def count(sample: Sample) -> dict[str, float]:
         return {
-            "compiling": one.compile_seconds + one.compiling,
-            "others": (one.waited or 0.0) + one.lock_waited,
-            "data": one.data_waited,
-            "blocked": one.blocked,
-            "idle": one.idle,
+            "compiling": sample.compile_seconds + sample.compiling,
+            "others": (sample.waited or 0.0) + sample.lock_waited,
+            "data": sample.data_waited,
+            "blocked": sample.blocked,
+            "idle": sample.idle,
         }
 
-    first = counted(before)
-    return {name: max(0.0, last - first[name]) for name, last in counted(now).items()}
+    first = count(old)
+    return {name: max(0.0, last - first[name]) for name, last in count(new).items()}
 
 
 def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:
@@ -417,20 +417,20 @@ def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:
 def _counts(sample: Sample) -> tuple[object, ...]:
     loops = tuple((loop.label, loop.done) for loop in sample.loops)
     fallbacks = sum(sample.fallbacks.values())
-    done = sample.steps, sample.graphs, sample.compiles, sample.locks, sample.returned
-    return *done, fallbacks, loops
+    counts = sample.steps, sample.graphs, sample.compiles, sample.locks, sample.returned
+    return *counts, fallbacks, loops
 
 
 def _in_collective(sample: Sample | None) -> bool:
     return sample is not None and sample.activity == "waiting" and sample.operation != LOCK
 
 
-def _in_one_collective(before: Sample | None, now: Sample | None) -> bool:
+def _in_one_collective(old: Sample | None, new: Sample | None) -> bool:
     """Whether it is still in the same collective. What it writes there (that it waits) is not
     progress. A wait for the lock is not a collective: trying again and again is not progress."""
-    if before is None or now is None or not (_in_collective(before) and _in_collective(now)):
+    if old is None or new is None or not (_in_collective(old) and _in_collective(new)):
         return False
-    return before.operation == now.operation and abs(before.since - now.since) < _SAME
+    return old.operation == new.operation and abs(old.since - new.since) < _START_TOLERANCE
 
 
 class Tracks(defaultdict[int, Track]):

@@ -86,9 +86,9 @@ class RecordedRun(Mapping[int, Any]):
         Raises UsageError if no run is recorded there; if the record contains anything but plain
         files; if it does not say how the run began; and, without `trust`, if another user may have
         written any of it."""
-        files = Record(_folder(path).resolve())
-        _refuse_strange(files.path, trust)
-        summary = _summary(files)
+        files = Record(_find_folder(path).resolve())
+        _check_origin(files.path, trust)
+        summary = _read_summary(files)
         run = cls(files.path.name, "", files)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
@@ -99,20 +99,20 @@ class RecordedRun(Mapping[int, Any]):
     def _fold(self) -> None:
         """Fold the recorded events into the state. Raises UsageError."""
         last, unread = _fold_events(self.record, self.state)
-        begun = any(host.started is not None for host in self.state.hosts.values())
-        if not begun and (self.state.ranks or self.record.results()):
+        has_begun = any(host.started is not None for host in self.state.hosts.values())
+        if not has_begun and (self.state.ranks or self.record.results()):
             raise UsageError(
                 f"The record of {self.record.path.name} is damaged: {self.record.events} does not "
                 f"say how the run began. Its ranks' results and output are in {self.record.path}."
             )
         if unread:
             self._is_whole = False
-            told = f"{several(unread, 'line')} of {self.record.events} could not be read; skipped."
-            self.state.apply(events.Notice(text=told))
+            text = f"{several(unread, 'line')} of {self.record.events} could not be read; skipped."
+            self.state.apply(events.Notice(text=text))
         if self.state.ended is None and (self.record.summary.exists() or not self.record.is_owned):
-            _find_returned(self.state, self.record)
-            seen = [sample.at for rank in self.state.ranks if (sample := self.sample(rank))]
-            self.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
+            _mark_returned(self.state, self.record)
+            times = [sample.at for rank in self.state.ranks if (sample := self.sample(rank))]
+            self.state.apply(events.JobEnded(status=None, at=max([last, *times])))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickle as the dict of its results, for another process (such as a Ray task's caller)."""
@@ -139,9 +139,9 @@ class RecordedRun(Mapping[int, Any]):
         started = self.state.started
         if started is None:
             return 0.0
-        ranks = [rank.ended for rank in self.state.ranks.values() if rank.ended is not None]
-        over = max(ranks, default=self.state.ended) if self.state.settled else None
-        return round((time.time() if over is None else over) - started, 3)
+        ends = [rank.ended for rank in self.state.ranks.values() if rank.ended is not None]
+        end = max(ends, default=self.state.ended) if self.state.settled else None
+        return round((time.time() if end is None else end) - started, 3)
 
     @property
     def results(self) -> dict[int, Any]:
@@ -156,8 +156,8 @@ class RecordedRun(Mapping[int, Any]):
                 others = [f"run[{other}]" for other in finished if other != rank]
                 if not others:
                     raise
-                each = listed(others, most=3)
-                raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
+                expressions = listed(others, most=3)
+                raise XlaNbError(f"{problem} Read the others one by one: {expressions}.") from None
         return values
 
     def __iter__(self) -> Iterator[int]:
@@ -172,20 +172,20 @@ class RecordedRun(Mapping[int, Any]):
     def __getitem__(self, rank: int) -> Any:
         """The value that a rank returned. Raises KeyError if it has not returned."""
         if rank not in self._results:
-            self._expect(rank)
+            self._check_rank(rank)
             if rank not in self.state.ranks:
                 raise KeyError(f"Rank {rank} has not started, so it has no result yet.")
             if self.state.ranks[rank].phase != "finished":
                 raise KeyError(_no_result(rank, self.state.ranks[rank].phase))
-            self._results[rank] = self._read(rank)
+            self._results[rank] = self._read_result(rank)
         return self._results[rank]
 
-    def _expect(self, rank: int) -> None:
+    def _check_rank(self, rank: int) -> None:
         """Raise KeyError for a rank that the run does not have and never will."""
         if self.state.has_all_ranks and rank not in self.state.ranks:
             raise KeyError(f"{self.name} has no rank {rank}.")
 
-    def _read(self, rank: int) -> Any:
+    def _read_result(self, rank: int) -> Any:
         path = self.record.result(rank)
         try:
             fd = private.reading(path)
@@ -202,8 +202,8 @@ class RecordedRun(Mapping[int, Any]):
         try:
             return self._opened(rank, Parcel(fd))
         except Malformed as damage:
-            why = in_one_line(str(damage), 200).rstrip(".")
-            raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({why}).") from None
+            reason = in_one_line(str(damage), 200).rstrip(".")
+            raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({reason}).") from None
         finally:
             os.close(fd)
 
@@ -229,9 +229,9 @@ class RecordedRun(Mapping[int, Any]):
                 raise problem from None
             if isinstance(problem, pickle.UnpicklingError | EOFError):
                 raise Malformed(str(problem)) from None
-            kind, told = untrusted.name_of(type(problem)), untrusted.message_of(problem)
+            kind, text = untrusted.name_of(type(problem)), untrusted.message_of(problem)
             raise XlaNbError(
-                f"Cannot read rank {rank}'s result: {in_one_line(f'{kind}: {told}', 300)}. Return "
+                f"Cannot read rank {rank}'s result: {in_one_line(f'{kind}: {text}', 300)}. Return "
                 "numbers, arrays or CPU tensors instead."
             ) from problem
         if RESULT not in values:
@@ -262,9 +262,9 @@ class RecordedRun(Mapping[int, Any]):
         Raises UsageError for any other stream, KeyError for a rank that the run does not have."""
         if stream not in ("out", "err"):
             raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
-        self._expect(rank)
+        self._check_rank(rank)
         self.check_files("its output")
-        return "".join(_text(record.log(rank, stream)) for record in self._records)
+        return "".join(_read_text(record.log(rank, stream)) for record in self._records)
 
     @property
     def _records(self) -> list[Record]:
@@ -287,7 +287,7 @@ class RecordedRun(Mapping[int, Any]):
         ranks = sorted(self.state.ranks)
         records = self._records
         return {
-            rank: [shown for one in records for shown in displays.read(one.displays(rank))]
+            rank: [display for one in records for display in displays.read(one.displays(rank))]
             for rank in ranks
         }
 
@@ -301,9 +301,9 @@ class RecordedRun(Mapping[int, Any]):
     def check_files(self, what: str) -> None:
         """Raise XlaNbError if the record, and `what` with it, was removed."""
         if not self.record.path.exists():
-            raise self._gone(what)
+            raise self._missing_error(what)
 
-    def _gone(self, what: str) -> XlaNbError:
+    def _missing_error(self, what: str) -> XlaNbError:
         return XlaNbError(
             f"The files of {self.name} are gone from {self.record.path}, including {what}. "
             "xla_nb keeps the files of runs that variables or Out refer to, plus those of the "
@@ -311,8 +311,8 @@ class RecordedRun(Mapping[int, Any]):
         )
 
     def __repr__(self) -> str:
-        told = "".join(f"; {one.line}" for one in sentences.returned(self.state))
-        results = shortened(told, 300)
+        text = "".join(f"; {value.line}" for value in sentences.returned(self.state))
+        results = shortened(text, 300)
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s{results}>"
 
     def append(self, event: events.Event) -> None:
@@ -348,7 +348,7 @@ class RecordedRun(Mapping[int, Any]):
         return {"application/vnd.xla-nb.run+json": self.summary()}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """The text of a file; empty if it does not exist."""
     try:
         return private.read(path).decode(errors="replace")
@@ -364,7 +364,7 @@ def _no_result(rank: int, phase: Phase) -> str:
     return f"Rank {rank} {phase}, so it has no result. See run.errors[{rank}]."
 
 
-def _find_returned(state: RunState, files: Record) -> None:
+def _mark_returned(state: RunState, files: Record) -> None:
     """Mark ranks as finished whose result exists without its event (full disk, kernel ended)."""
     for rank, path in files.results().items():
         if rank in state.ranks and state.ranks[rank].phase not in ENDED:
@@ -376,7 +376,7 @@ def _find_returned(state: RunState, files: Record) -> None:
             )
 
 
-def _folder(path: str | os.PathLike[str]) -> Path:
+def _find_folder(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"open_run needs a run's name or folder, not {shortened(repr(path), 60)}.")
     for record in find(path):
@@ -387,28 +387,28 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     )
 
 
-def _refuse_strange(folder: Path, trust: bool) -> None:
+def _check_origin(folder: Path, trust: bool) -> None:
     """Raise UsageError for a record that xla_nb did not make, or another user may have changed."""
-    whole = os.path.realpath(home())  # resolve() raises where a link leads to itself
-    above = [path for path in folder.parents if path.is_relative_to(whole)]
-    for path in above:
+    home_path = os.path.realpath(home())  # resolve() raises where a link leads to itself
+    parents = [path for path in folder.parents if path.is_relative_to(home_path)]
+    for path in parents:
         own_folder(path)
     try:
-        plain = [
+        files = [
             Path(entry) for entry in os.scandir(folder) if not entry.is_dir(follow_symlinks=False)
         ]
-        odd = next((path for path in plain if path.is_symlink() or not path.is_file()), None)
-        strange = next(filter(None, map(private.why_not_ours, [*above, folder, *plain])), "")
+        file = next((path for path in files if path.is_symlink() or not path.is_file()), None)
+        reason = next(filter(None, map(private.why_not_ours, [*parents, folder, *files])), "")
     except PermissionError as problem:
         raise UsageError(f"Cannot read the record at {folder}: {problem}.") from None
-    if odd:
+    if file:
         raise UsageError(
-            f"{odd} is not a plain file. Records of xla_nb have only plain files, so this one was "
+            f"{file} is not a plain file. Records of xla_nb have only plain files, so this one was "
             "not opened."
         )
-    if strange and not trust:
+    if reason and not trust:
         raise UsageError(
-            f"{strange}. Results are pickles, which can run code when opened, so the record was "
+            f"{reason}. Results are pickles, which can run code when opened, so the record was "
             "not opened. If you trust everyone who may have written it (for example, you copied it "
             f"from another machine), use xla_nb.open_run({str(folder)!r}, trust=True)."
         )
@@ -449,30 +449,30 @@ def entries() -> list[Entry]:
         return []
     for folder in (home(), home() / "runs"):
         own_folder(folder)
-    return [replace(_entry(record), figures=_figures(record)) for record in records()]
+    return [replace(_make_entry(record), figures=_last_figures(record)) for record in records()]
 
 
-def _figures(record: Record) -> dict[str, float]:
-    each = (last_values(one.history(0)) for one in (record, *reversed(record.cells())))
-    return functools.reduce(operator.or_, each)
+def _last_figures(record: Record) -> dict[str, float]:
+    values = (last_values(source.history(0)) for source in (record, *reversed(record.cells())))
+    return functools.reduce(operator.or_, values)
 
 
-def _entry(record: Record) -> Entry:
-    summary, name = _summary(record), record.path.name
+def _make_entry(record: Record) -> Entry:
+    summary, name = _read_summary(record), record.path.name
     if summary is not None:
         return summary
     if record.summary.exists() or record.is_owned:  # the disk was full, or it still runs
-        goes_on = record.is_owned
+        is_running = record.is_owned
         try:
             run = RecordedRun.open(record)
-        except UsageError as refused:
-            refusal = Entry(name, "", "failed", str(refused), None)
-            return Entry(name, "", "running", "", None) if goes_on else refusal
-        if run.state.ranks or goes_on:
+        except UsageError as error:
+            refusal = Entry(name, "", "failed", str(error), None)
+            return Entry(name, "", "running", "", None) if is_running else refusal
+        if run.state.ranks or is_running:
             headline = sentences.headline(run.state)
-            begun = run.state.launched
-            found = Entry(name, run.label, run.state.outcome, headline, run.elapsed)
-            return replace(found, called=begun.called, notebook=begun.notebook)
+            launched = run.state.launched
+            entry = Entry(name, run.label, run.state.outcome, headline, run.elapsed)
+            return replace(entry, called=launched.called, notebook=launched.notebook)
         return Entry(
             name, "", "failed", "Ended, but the disk was too full to save the outcome", None
         )
@@ -482,15 +482,15 @@ def _entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMED = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "found", "calm")
+_SUMMARY_FIELDS = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "found", "calm")
 
 
-def _summary(record: Record) -> Entry | None:
+def _read_summary(record: Record) -> Entry | None:
     """An ended run, from its summary; None if there is none, or a full disk cut it short."""
     try:
         body = json.loads(private.read(record.summary))
-        told = {name: body[name] for name in _SUMMED if name in body}
-        return Entry(name=record.path.name, **told)
+        fields = {name: body[name] for name in _SUMMARY_FIELDS if name in body}
+        return Entry(name=record.path.name, **fields)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

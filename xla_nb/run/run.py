@@ -40,7 +40,7 @@ LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # seconds between looks; until the first at ranks, which delays no cell
 _SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
-_SHOWING = 5.0  # seconds that a view in the background has to show the end
+_SHOW_TIMEOUT = 5.0  # seconds that a view in the background has to show the end
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
 
@@ -74,13 +74,13 @@ class Run(RecordedRun):
         self._engine = engine
         self._feed = feed
         self._options = options
-        self._began = time.monotonic()
-        self._settled: float | None = None
-        self._trouble: float | None = None
+        self._began_at = time.monotonic()
+        self._settled_at: float | None = None
+        self._trouble_at: float | None = None
         self._ladder = Ladder(group or name, engine, options.grace)
-        self._stopped: float | None = None
+        self._stopped_at: float | None = None
         self._staying: Staying | None = None  # set by the first stop
-        self._told_who_stays = False
+        self._has_reported = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: the record cannot be written.
@@ -107,11 +107,11 @@ class Run(RecordedRun):
 
     @property
     def elapsed(self) -> float:
-        if self._settled is None:
-            return time.monotonic() - self._began
+        if self._settled_at is None:
+            return time.monotonic() - self._began_at
         # Live ranks may have begun before the notebook followed them.
-        least = self._lasted() if self._engine.here else 0.0
-        return max(least, round(self._settled - self._began, 3))  # as the record has it
+        shortest = self._lasted() if self._engine.here else 0.0
+        return max(shortest, round(self._settled_at - self._began_at, 3))  # as the record has it
 
     @property
     def _patience(self) -> float:
@@ -137,7 +137,7 @@ class Run(RecordedRun):
             raise Interrupted(f"{self.name} is still running; run.stop() stops it.") from None
         if not ended:
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
-        self.shown.wait(_SHOWING)  # else its last lines would appear below later output
+        self.shown.wait(_SHOW_TIMEOUT)  # else its last lines would appear below later output
         self.check()
         return self
 
@@ -184,24 +184,24 @@ class Run(RecordedRun):
             settled = self.state.settled  # another thread may change it later
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # stopping again must not use stronger means
-            now, again = time.monotonic(), bool(self.state.stopping)
-            lately = self._stopped is not None and now - self._stopped < _SAME
-            if same and self.state.stopping == same and lately:
+            now, is_repeated = time.monotonic(), bool(self.state.stopping)
+            is_recent = self._stopped_at is not None and now - self._stopped_at < _SAME
+            if same and self.state.stopping == same and is_recent:
                 return
-            if not settled and not again:  # else only processes are left
+            if not settled and not is_repeated:  # else only processes are left
                 if not (self._options.hang_stop and self.state.hang):  # its report says so
                     conclusions.conclude(self, self.label, conclusions.at_stop)
                 request = events.StopRequested(why=str(why))
-                self._stopped = now
+                self._stopped_at = now
                 self._staying = Staying(weakref.proxy(self), now, request.at)
                 self.take(request)
             staying = self._running()
             sent = self._climb(now, settled)
-            if again and staying:
-                self._told_who_stays = True  # `may_take` would promise time that they do not have
+            if is_repeated and staying:
+                self._has_reported = True  # `may_take` would promise time that they do not have
                 where = in_words(self.state, staying, time.time())
-                told = f"sent {sent.name} to {ranks(staying)}{where and f' ({where})'}"
-                self.take(events.Notice(text=f"Stopped again: {told}."))
+                message = f"sent {sent.name} to {ranks(staying)}{where and f' ({where})'}"
+                self.take(events.Notice(text=f"Stopped again: {message}."))
 
     def stops_because(self, why: str) -> None:
         """Set the reason of a stop that its caller does not know. Stops nothing."""
@@ -254,16 +254,16 @@ class Run(RecordedRun):
 
     def _follow(self) -> None:
         try:
-            self._take_until_the_end()
+            self._take_events()
         except BaseException as fault:  # a patched module, say
             self._engine.kill(self._group or self.name)
-            told = in_one_line(f"{type(fault).__name__}: {fault}", 300)
-            self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(told)))
+            message = in_one_line(f"{type(fault).__name__}: {fault}", 300)
+            self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(message)))
             raise  # threading shows where
         finally:
             self._conclude()
 
-    def _take_until_the_end(self) -> None:
+    def _take_events(self) -> None:
         while self.state.ended is None:
             for event in self._feed.wait(_TICK):
                 self.drawn.wait(_DRAWING)
@@ -288,19 +288,19 @@ class Run(RecordedRun):
     def _take_or_end(self, event: events.Event | None) -> None:
         """Take an event; None: no more events can arrive."""
         if event is None or isinstance(event, events.JobEnded):  # all other events have arrived
-            self._tell(changes(self.state))
+            self._notify(changes(self.state))
             conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
             if isinstance(event, events.RankStarted | events.JobStarted) and self.state.stopping:
-                began = event.live if isinstance(event, events.JobStarted) else (event,)
+                rank_events = event.live if isinstance(event, events.JobStarted) else (event,)
                 with self._stop_lock:
-                    for rank in began:
-                        self._ladder.meet(event.host, rank.pid, again=rank is event)
+                    for rank_event in rank_events:
+                        self._ladder.meet(event.host, rank_event.pid, again=rank_event is event)
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 
-    def _tell(self, sentence: str) -> None:
+    def _notify(self, sentence: str) -> None:
         if sentence:
             self.take(events.Notice(text=sentence))
 
@@ -318,34 +318,34 @@ class Run(RecordedRun):
             self.state.apply(event)
         self._figures.take(event)
         now = time.monotonic()
-        if self._settled is None and self.state.settled:
-            self._settled = now
+        if self._settled_at is None and self.state.settled:
+            self._settled_at = now
             if self.is_followed:
                 self.drawn.clear()
             self.urgent.set()
         if isinstance(event, events.Asked):
             self.urgent.set()
-        if self._trouble is None and self.state.troubled:
-            self._trouble = now
+        if self._trouble_at is None and self.state.troubled:
+            self._trouble_at = now
         with self.changed:
             self.changed.notify_all()
 
     def _act(self, now: float) -> None:
         """Do what is due now."""
-        is_over = self._settled is not None and not self._is_leaving
-        if not (is_over or self.state.stopping) and now - self._began >= _SOON:
+        is_over = self._settled_at is not None and not self._is_leaving
+        if not (is_over or self.state.stopping) and now - self._began_at >= _SOON:
             self._hangs.act(now)
-        if self._settled is not None:
-            self._end_what_lingers(now)
-        elif self._stopped is not None:
-            self._wait_for_the_stopped(now)
+        if self._settled_at is not None:
+            self._kill_lingering(now)
+        elif self._stopped_at is not None:
+            self._handle_staying(now)
         elif (
-            self._trouble is not None
+            self._trouble_at is not None
             and self.state.group is None  # other live ranks may hold values that the user wants
-            and now - self._trouble >= self._options.grace
+            and now - self._trouble_at >= self._options.grace
         ):
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
-        elif self._options.timeout is not None and now - self._began >= self._options.timeout:
+        elif self._options.timeout is not None and now - self._began_at >= self._options.timeout:
             self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")
 
     def _climb_if_due(self, now: float) -> None:
@@ -356,20 +356,20 @@ class Run(RecordedRun):
                 if self._staying is not None and staying:
                     where = self._staying.with_stacks(staying, now)  # this notes their places too
                 if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
-                    self.take(events.Notice(text=self._cut_short(staying, where)))
+                    self.take(events.Notice(text=self._describe_sigterm(staying, where)))
 
-    def _cut_short(self, staying: list[int], where: str) -> str:
-        told = (
+    def _describe_sigterm(self, staying: list[int], where: str) -> str:
+        sentence = (
             f"Sent SIGTERM to {ranks(staying)}, which did not exit within "
             f"{self._options.grace:g} s of the interrupt (--grace). Some finally blocks may not "
             "have finished."
         )
-        return f"{told}\n{where}"
+        return f"{sentence}\n{where}"
 
-    def _wait_for_the_stopped(self, now: float) -> None:
+    def _handle_staying(self, now: float) -> None:
         """Ask staying ranks where they are and report once that they stay; kill the ranks that have
         not begun when all others have ended."""
-        assert self._stopped is not None
+        assert self._stopped_at is not None
         assert self._staying is not None
         staying = self._running()
         if not staying and not self._ladder.is_killing and not self._group:
@@ -380,21 +380,21 @@ class Run(RecordedRun):
             self._staying.ask_if_due(now, self._ladder.due)
             unheard = [self.state.ranks[n] for n in self._staying.unheard(now, staying)]
             self._ladder.repeat(_by_host(unheard))
-        if now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
-            self._told_who_stays = True
+        if now >= self._stopped_at + STOP_PATIENCE and not self._has_reported:
+            self._has_reported = True
             if staying and self._options.grace > STOP_PATIENCE:
                 self.take(may_take(staying, self._options.grace, bool(self._group)))
 
-    def _end_what_lingers(self, now: float) -> None:
+    def _kill_lingering(self, now: float) -> None:
         """Kill processes that have not exited some time after the ranks ended."""
-        assert self._settled is not None
-        if not self._ladder.is_killing and now >= self._settled + self._patience:
+        assert self._settled_at is not None
+        if not self._ladder.is_killing and now >= self._settled_at + self._patience:
             if not self.state.stopping:
-                self._tell_what_lingers()
+                self._report_lingering()
             with self._stop_lock:
                 self._climb(now, self.state.settled)
 
-    def _tell_what_lingers(self) -> None:
+    def _report_lingering(self) -> None:
         """Report what is about to be killed."""
         if text := left_running(self.state, self._patience, lives=bool(self._group)):
             self.take(events.Notice(text=text))
@@ -402,7 +402,7 @@ class Run(RecordedRun):
 
 def _by_host(running: Iterable[RankState]) -> dict[str, list[int]]:
     """The processes of ranks, by host."""
-    found: dict[str, set[int]] = {}
+    pids_by_host: dict[str, set[int]] = {}
     for rank in running:
-        found.setdefault(rank.host, set()).add(rank.pid or 0)
-    return {host: sorted(pids) for host, pids in found.items()}
+        pids_by_host.setdefault(rank.host, set()).add(rank.pid or 0)
+    return {host: sorted(pids) for host, pids in pids_by_host.items()}

@@ -26,9 +26,9 @@ from xla_nb.wording import (
     spans,
 )
 
-_TOLD = 300  # characters of an error that the headline shows in full, so that nothing else does
-_LABEL, _CELLS = 60, 3  # characters of a cell's label; named cells
-_NAMES = 5  # named variables
+_FULL = 300  # characters of an error that the headline shows in full, so that nothing else does
+_LABEL_LENGTH, _MAX_CELLS = 60, 3  # characters of a cell's label; named cells
+_MAX_NAMES = 5  # named variables
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class RankError:
     @property
     def first_line(self) -> str:
         """Kind and first line of the message: `ValueError: boom`."""
-        first, *more = str(self).splitlines() or [self.kind]
+        first, *others = str(self).splitlines() or [self.kind]
         # A process that the rank started raised it: its traceback ends with the error itself.
-        if any(line.endswith(_TRACEBACK) for line in more) and _ERROR.match(more[-1]):
-            return f"{more[-1]} ({self.message.splitlines()[0].rstrip('.')})"
-        return f"{first} …" if more else first
+        if any(line.endswith(_TRACEBACK) for line in others) and _ERROR.match(others[-1]):
+            return f"{others[-1]} ({self.message.splitlines()[0].rstrip('.')})"
+        return f"{first} …" if others else first
 
     @property
     def in_short(self) -> str:
@@ -95,7 +95,7 @@ def death(state: RunState, rank: RankState) -> str:
         host = state.hosts.get(rank.host)
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
-        return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
+        return _cause_of_strays(state) if rank.pid is None else "ended for an unknown reason"
     if state.group is not None and rank.death >= 0:  # perhaps while it ran nothing
         return cause_in_short(rank.death, rank.lack)
     # It reported where it was; a killed rank could not.
@@ -111,7 +111,7 @@ def death_in_short(state: RunState, rank: RankState) -> str:
     return cause_in_short(rank.death, rank.lack)
 
 
-def _before_it_began(state: RunState) -> str:
+def _cause_of_strays(state: RunState) -> str:
     """The cause for a rank whose process never gave its number: that of all such, if the same."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
     return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
@@ -133,7 +133,7 @@ class Returned:
 
 def returned(state: RunState) -> tuple[Returned, ...]:
     """The values that ranks returned, except None and displayed ones; known equals are grouped."""
-    told = {
+    values = {
         rank.rank: (rank.preview, tuple(rank.numbers.items()), rank.digest)
         for rank in state.ranks.values()
         if rank.phase == "finished" and rank.preview not in ("", "None")
@@ -142,7 +142,7 @@ def returned(state: RunState) -> tuple[Returned, ...]:
         Returned(
             who, ansi.plain(text), {ansi.plain(name): ansi.plain(one) for name, one in numbers}
         )
-        for (text, numbers, _), who in alike(told).items()
+        for (text, numbers, _), who in alike(values).items()
     )
 
 
@@ -150,20 +150,20 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
     """One line: what ended the run and what was wrong before, or how it is going. `doing`: the
     activities of ranks, where known better than by their phases. `is_told`: its errors have been
     shown already, so ranks are only counted."""
-    told, found = _counts(state, doing) if is_told else _headline(state, doing), state.conclusion
-    if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
-        told += f"; {ansi.plain(found.sentence)}"
+    text, top = _counts(state, doing) if is_told else _headline(state, doing), state.conclusion
+    if top is not None and top.wrong and not state.ok and (state.stopping or state.troubled):
+        text += f"; {ansi.plain(top.sentence)}"
     if not state.lost_group:
-        return told
-    who = f"live {ranks(state.lost_group)} {'is' if len(state.lost_group) == 1 else 'are'}"
-    return f"{told}; {'the live ranks are' if signal.SIGKILL in state.sent else who} lost"
+        return text
+    subject = f"live {ranks(state.lost_group)} {'is' if len(state.lost_group) == 1 else 'are'}"
+    return f"{text}; {'the live ranks are' if signal.SIGKILL in state.sent else subject} lost"
 
 
 def found(state: RunState, *, calm: bool = False) -> str:
     """A problem of the run that its headline does not name; with `calm`, anything else of note."""
-    one = state.conclusion
-    is_told = one is None or one.calm != calm or (one.wrong and not state.ok)
-    return "" if one is None or is_told else ansi.plain(one.sentence)
+    top = state.conclusion
+    is_omitted = top is None or top.calm != calm or (top.wrong and not state.ok)
+    return "" if top is None or is_omitted else ansi.plain(top.sentence)
 
 
 def leading(state: RunState) -> RankError | None:
@@ -180,20 +180,20 @@ def _headline(state: RunState, doing: Mapping[int, str]) -> str:
         return f"{where}{state.refused.message}"
     by_rank = errors(state)
     if (first := leading(state)) is not None:
-        return _failed(state, first, [one for one in by_rank.values() if one != first])
-    if lost := _lost(state):
+        return _failure_text(state, first, [error for error in by_rank.values() if error != first])
+    if lost := _loss_text(state):
         return lost
     if state.strays:
         stray = state.strays[0]
         return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
     if state.stopping and not state.ok and not state.ending:
-        return f"{state.stopping}{_failed_meanwhile(by_rank)}"
+        return f"{state.stopping}{_meanwhile_text(by_rank)}"
     if not state.ranks:
         return "Starting" if state.ended is None else "No rank was started"
     if state.group is not None:
-        return _of_group(state, doing)
-    told = _counts(state, doing)
-    return f"Stop requested after {told}" if state.stopping else told
+        return _group_text(state, doing)
+    counts = _counts(state, doing)
+    return f"Stop requested after {counts}" if state.stopping else counts
 
 
 def _counts(state: RunState, doing: Mapping[int, str]) -> str:
@@ -205,32 +205,32 @@ def _counts(state: RunState, doing: Mapping[int, str]) -> str:
     return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
-def _of_group(state: RunState, doing: Mapping[int, str]) -> str:
+def _group_text(state: RunState, doing: Mapping[int, str]) -> str:
     """`4 live ranks, idle`, or the cells in progress and the ranks that still run them."""
     devices = sum(len(rank.devices) for rank in state.ranks.values())
-    who = several(len(state.ranks), "live rank")
-    who += f" with {several(devices, 'device')}" if devices else ""
+    subject = several(len(state.ranks), "live rank")
+    subject += f" with {several(devices, 'device')}" if devices else ""
     if state.settled:
-        during = listed((one.began.label for one in state.cut), most=_CELLS)
-        return f"{who} ended {state.ending}{f' during {during}' if state.cut else ''}".rstrip()
+        during = listed((program.began.label for program in state.cut), most=_MAX_CELLS)
+        return f"{subject} ended {state.ending}{f' during {during}' if state.cut else ''}".rstrip()
     if state.ending:
-        return f"{who} ending"
+        return f"{subject} ending"
     if any(rank.phase == "starting" for rank in state.ranks.values()):
-        return f"{who} starting"
-    running = [one.began for one in state.programs.running]
+        return f"{subject} starting"
+    running = [program.began for program in state.programs.running]
     if not running:
-        return f"{who}, idle"
-    busy = [[one for one in began.ranks if doing.get(one) != "idle"] for began in running]
+        return f"{subject}, idle"
+    busy = [[rank for rank in began.ranks if doing.get(rank) != "idle"] for began in running]
     cells = [
-        (in_one_line(began.label, _LABEL), ranks(some or began.ranks))
-        for began, some in zip(running, busy, strict=True)
+        (in_one_line(began.label, _LABEL_LENGTH), ranks(members or began.ranks))
+        for began, members in zip(running, busy, strict=True)
     ]
     if len(cells) == 1:
         return "{} is running on {}".format(*cells[0])
-    return f"{listed([f'{label} on {who}' for label, who in cells], most=_CELLS)} are running"
+    return f"{listed([f'{label} on {who}' for label, who in cells], most=_MAX_CELLS)} are running"
 
 
-def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
+def _meanwhile_text(by_rank: Mapping[int, RankError]) -> str:
     """`; rank 1 failed while it stopped`: for a run that was stopped when nothing was wrong."""
     if not by_rank:
         return ""
@@ -243,57 +243,57 @@ def hang(state: RunState) -> str:
     return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
 
 
-def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
+def _failure_text(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at
     …`: ranks with the same error are counted together. Ranks that diverged are described by what
     they did."""
-    alike = [error for error in others if _is_same(state, first, error)]
-    unlike = [error for error in others if error not in alike]
-    followed = [error for error in unlike if state.ranks[error.rank].follows]
-    apart = [error for error in unlike if error not in followed]
+    same = [error for error in others if _is_same_error(state, first, error)]
+    unlike = [error for error in others if error not in same]
+    followers = [error for error in unlike if state.ranks[error.rank].follows]
+    unrelated = [error for error in unlike if error not in followers]
     if first.kind == MISMATCH and not state.ranks[first.rank].follows:
-        what = first.message.partition("\n")[0].rstrip(":")
+        text = first.message.partition("\n")[0].rstrip(":")
     else:
-        same = [first, *alike]
-        who = several(len(same), "rank") if unlike else _of_all(len(same), len(state.ranks))
-        what = _failed_alike(same, who) + _absent(state, first.rank)
-    if followed:
-        what += f"; {several(len(followed), 'other')} failed because of it"
-    if len(apart) == 1:
-        what += f"; rank {apart[0].rank} {apart[0].in_short}"
-    elif apart:
-        what += f"; {several(len(apart), 'other')} failed for other reasons"
-    return what
+        group = [first, *same]
+        subject = several(len(group), "rank") if unlike else _of_all(len(group), len(state.ranks))
+        text = _alike_text(group, subject) + _returned_text(state, first.rank)
+    if followers:
+        text += f"; {several(len(followers), 'other')} failed because of it"
+    if len(unrelated) == 1:
+        text += f"; rank {unrelated[0].rank} {unrelated[0].in_short}"
+    elif unrelated:
+        text += f"; {several(len(unrelated), 'other')} failed for other reasons"
+    return text
 
 
 def _of_all(count: int, ranks: int) -> str:
     return everybody(ranks).capitalize() if count == ranks else f"{count:,} of {ranks:,} ranks"
 
 
-def _failed_alike(same: list[RankError], who: str) -> str:
-    first = same[0]
-    if len(same) == 1:
+def _alike_text(group: list[RankError], subject: str) -> str:
+    first = group[0]
+    if len(group) == 1:
         return f"Rank {first.rank} {first.in_short}"
     place = f"at {first.place}" if first.place and first.kind != DIED else ""
     if not place:
         how = f"(rank {first.rank} first)"
-    elif len({error.place for error in same}) == 1:
+    elif len({error.place for error in group}) == 1:
         how = f"(rank {first.rank} first) {place}"
     else:
         how = f"(rank {first.rank} first, {place})"
-    return f"{who} {'died' if first.kind == DIED else 'failed'} {how}: {first.first_line}"
+    return f"{subject} {'died' if first.kind == DIED else 'failed'} {how}: {first.first_line}"
 
 
-def _is_same(state: RunState, first: RankError, other: RankError) -> bool:
+def _is_same_error(state: RunState, first: RankError, other: RankError) -> bool:
     """Same type, and same frames or message; a consequence never matches its cause."""
-    one, two = state.ranks[first.rank], state.ranks[other.rank]
-    if first.kind != other.kind or one.follows != two.follows:
+    first_rank, other_rank = state.ranks[first.rank], state.ranks[other.rank]
+    if first.kind != other.kind or first_rank.follows != other_rank.follows:
         return False
-    frames = [rank.failure.where for rank in (one, two) if rank.failure is not None]
+    frames = [rank.failure.where for rank in (first_rank, other_rank) if rank.failure is not None]
     return first.message == other.message or (len(frames) == 2 and frames[0] == frames[1])
 
 
-def _lost(state: RunState) -> str:
+def _loss_text(state: RunState) -> str:
     """Lost hosts, and ranks that were lost without their host, grouped by reason. Empty if there
     are none."""
     hosts: dict[str, list[str]] = {}
@@ -305,27 +305,27 @@ def _lost(state: RunState) -> str:
         if rank.lost and not any(rank.host in names for names in hosts.values()):
             alone.setdefault(rank.lost, []).append(rank.rank)
     sentences = []
-    for why, names in hosts.items():
+    for reason, names in hosts.items():
         who = f"Host {names[0]} was" if len(names) == 1 else f"Hosts {listed(names, most=5)} were"
         numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
-        sentences.append(f"{who} lost{f' with {ranks(numbers)}' if numbers else ''}: {why}")
-    for why, numbers in alone.items():
+        sentences.append(f"{who} lost{f' with {ranks(numbers)}' if numbers else ''}: {reason}")
+    for reason, numbers in alone.items():
         was = "was" if len(numbers) == 1 else "were"
-        sentences.append(f"{ranks(numbers).capitalize()} {was} lost: {why}")
+        sentences.append(f"{ranks(numbers).capitalize()} {was} lost: {reason}")
     return "; ".join(sentences)
 
 
-def _absent(state: RunState, rank: int) -> str:
+def _returned_text(state: RunState, rank: int) -> str:
     """Ranks that had returned and were missing in a collective, if that is why a rank failed."""
     failure = state.ranks[rank].failure
     if failure is None or not failure.follows:
         return ""
-    gone = [
+    numbers = [
         other.rank
         for other in state.ranks.values()
         if other.phase == "finished" and other.ended is not None and other.ended <= failure.at
     ]
-    return f" ({ranks(gone)} had already returned)" if gone else ""
+    return f" ({ranks(numbers)} had already returned)" if numbers else ""
 
 
 @dataclass(frozen=True)
@@ -352,33 +352,34 @@ class Trouble:
 
 def troubles(state: RunState) -> tuple[Trouble, ...]:
     """The errors, each once; the first failure leads its group, and that group the others."""
-    told = leading(state) if state.ended is not None or not hang(state) else None
+    lead = leading(state) if state.ended is not None or not hang(state) else None
     groups: dict[str, list[RankError]] = {}
     for error in sorted(errors(state).values(), key=lambda one: one.rank != state.first_trouble):
         failure = state.ranks[error.rank].failure
         key = failure.where if failure is not None else str(error)
         groups.setdefault(key, []).append(error)
-    return tuple(_trouble(state, group, told) for group in groups.values())
+    return tuple(_make_trouble(state, group, lead) for group in groups.values())
 
 
-def _trouble(state: RunState, group: list[RankError], told: RankError | None) -> Trouble:
-    error, *more = group
-    first = error.rank == state.first_trouble
-    follows = not first and all(state.ranks[one.rank].follows for one in group)
-    is_told = told is not None and (
-        error.rank == told.rank or (error.kind == MISMATCH and error.first_line == told.first_line)
+def _make_trouble(state: RunState, group: list[RankError], lead: RankError | None) -> Trouble:
+    error, *others = group
+    is_first = error.rank == state.first_trouble
+    follows = not is_first and all(state.ranks[one.rank].follows for one in group)
+    is_told = lead is not None and (
+        error.rank == lead.rank
+        or (error.kind == MISMATCH and error.first_line == lead.first_line)
     )
     text = error.traceback or (str(error) if "\n" in error.message else "")
-    if is_told and str(error) == error.first_line[:_TOLD]:
+    if is_told and str(error) == error.first_line[:_FULL]:
         text = text.removesuffix(str(error)).rstrip("\n")
-    others = [f"rank {one.rank} {one.in_short}" for one in more if one.in_short != error.in_short]
+    lines = [f"rank {one.rank} {one.in_short}" for one in others if one.in_short != error.in_short]
     return Trouble(
-        ranks=(error.rank, *sorted(one.rank for one in more)),
-        first=first,
+        ranks=(error.rank, *sorted(one.rank for one in others)),
+        first=is_first,
         title=ansi.plain(error.first_line),
         place=error.place,
         text=ansi.clean(text),
-        others=tuple(map(ansi.plain, others)),
+        others=tuple(map(ansi.plain, lines)),
         told=is_told or follows,
         follows=follows,
         kind=error.kind,
@@ -390,29 +391,29 @@ def details(state: RunState) -> list[str]:
     if state.refused is not None:
         return [state.refused.text] if state.refused.text else []
     paragraphs = []
-    for one in troubles(state):
-        who = ranks(one.ranks)
-        if one.kind == DIED or not one.text:
+    for trouble in troubles(state):
+        subject = ranks(trouble.ranks)
+        if trouble.kind == DIED or not trouble.text:
             # For the first to fail, alone and without a text, the headline says everything.
-            if one.text or not one.first or one.ranks[1:]:
-                paragraphs.append(f"{who}: {one.title}\n{one.text}".rstrip())
+            if trouble.text or not trouble.first or trouble.ranks[1:]:
+                paragraphs.append(f"{subject}: {trouble.title}\n{trouble.text}".rstrip())
             continue
-        paragraphs.append(f"{who}:\n{one.text}")
-        if one.others:
-            lines = "\n".join(f"  {line}" for line in one.others)
+        paragraphs.append(f"{subject}:\n{trouble.text}")
+        if trouble.others:
+            lines = "\n".join(f"  {line}" for line in trouble.others)
             paragraphs.append(f"Same error, different message:\n{lines}")
     stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]
     if stopped:
-        paragraphs.append(_stopped(stopped))
+        paragraphs.append(_stopped_text(stopped))
     return paragraphs
 
 
-def _stopped(stopped: list[RankState]) -> str:
-    places = alike({rank.rank: _stopped_where(rank) for rank in stopped})
-    return f"Stopped: {'; '.join(f'{ranks(who)}{where}' for where, who in places.items())}"
+def _stopped_text(stopped: list[RankState]) -> str:
+    places = alike({rank.rank: _stop_place(rank) for rank in stopped})
+    return f"Stopped: {'; '.join(f'{ranks(numbers)}{place}' for place, numbers in places.items())}"
 
 
-def _stopped_where(rank: RankState) -> str:
+def _stop_place(rank: RankState) -> str:
     """A rank that was ended by force may have been elsewhere than where an interrupt reached it."""
     if not rank.place:
         return ""
@@ -426,9 +427,9 @@ def changes(state: RunState) -> str:
     if state.changed is None or state.stopping or not state.ok:
         return ""
     names = state.changed.names
-    it, are = ("it", "copy is unchanged") if len(names) == 1 else ("them", "copies are unchanged")
+    it, copy = ("it", "copy is unchanged") if len(names) == 1 else ("them", "copies are unchanged")
     advice = f"Return {it} from the function."
     if state.changed.in_cell:
         advice = f"End the cell with {it} to get {it}."
-    shown = listed([f"`{name}`" for name in names], most=_NAMES)
-    return f"Ranks changed {shown}; the notebook's {are}. {advice}"
+    shown = listed([f"`{name}`" for name in names], most=_MAX_NAMES)
+    return f"Ranks changed {shown}; the notebook's {copy}. {advice}"

@@ -16,7 +16,7 @@ Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
 ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
-_STRIKES = 0.05  # seconds from an interrupt until the rank continues, wherever that is
+_REACTION = 0.05  # seconds from an interrupt until the rank continues, wherever that is
 
 
 @dataclass
@@ -62,8 +62,8 @@ class RankState:
 
     def is_news(self, at: float, place: str) -> bool:
         """Whether it was seen there after an interrupt reached it, and not at that moment."""
-        struck = self.interrupted
-        return struck is None or at > struck.at + (_STRIKES if place == struck.place else 0.0)
+        event = self.interrupted
+        return event is None or at > event.at + (_REACTION if place == event.place else 0.0)
 
     def end(self, phase: Phase, at: float) -> None:
         if self.phase not in ENDED:
@@ -117,7 +117,7 @@ class Programs:
     @property
     def lost(self) -> int:
         """The number of programs that ended without finishing."""
-        return sum(1 for one in self.newest if one.ended and one.ended.outcome != "finished")
+        return sum(1 for p in self.newest if p.ended and p.ended.outcome != "finished")
 
     @property
     def newest(self) -> list[ProgramState]:
@@ -127,17 +127,17 @@ class Programs:
     @property
     def running(self) -> list[ProgramState]:
         """The programs in progress, oldest first."""
-        return [one for one in list(self._all.values()) if one.ended is None]
+        return [p for p in list(self._all.values()) if p.ended is None]
 
     def now(self, rank: int) -> events.ProgramBegan | None:
         """The program that a rank is running; None between two programs."""
-        return next((one.began for one in self.running if rank in one.began.ranks), None)
+        return next((p.began for p in self.running if rank in p.began.ranks), None)
 
     def rested(self, rank: int, idle: float | None = None) -> float | None:
         """When the last program of a rank ended: for that rank, if a sample taken after the
         program's begin says since when it is `idle`. None if it has had none."""
-        own = ((one.began.at, one.ended) for one in self.newest if rank in one.began.ranks)
-        began, end = next(((at, end) for at, end in own if end is not None), (0.0, None))
+        spans = ((p.began.at, p.ended) for p in self.newest if rank in p.began.ranks)
+        began, end = next(((at, end) for at, end in spans if end is not None), (0.0, None))
         if end is None:
             return None
         return min(idle, end.at) if idle is not None and idle >= began else end.at
@@ -191,16 +191,16 @@ class RunState:
             case events.HostsPlaced():
                 self.hosts = {name: HostState(name) for name in event.names}
             case events.HostLost():
-                self._lose(event)
+                self._lose_host(event)
             case events.JobFailed():
                 self.refused = self.refused or event
             case events.ProcessDied():
-                self._died(event)
+                self._end_dead(event)
             case events.StopRequested():
                 self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
-                staying = [one.rank for one in self.ranks.values() if one.phase not in ENDED]
+                staying = [r.rank for r in self.ranks.values() if r.phase not in ENDED]
                 if event.of_group:
                     self.lost_group = tuple(sorted({*self.lost_group, *staying})) or tuple(
                         self.ranks
@@ -210,7 +210,7 @@ class RunState:
             case events.HangOver():
                 self._end_hang(event.why)
             case events.Notice():
-                self._tell(event)
+                self._add_notice(event)
             case events.GroupBegan():
                 self.group = event
             case events.GroupEnding():
@@ -230,13 +230,13 @@ class RunState:
                 self.started = event.at
                 self.launched = event
             case events.JobStarted():
-                self._open(event)
+                self._start_job(event)
             case events.JobEnded():
-                self._close(event)
+                self._end_job(event)
             case events.Concluded():
                 self.conclusions[event.kind] = event
             case events.RankStarted():
-                self._start(event, event.host, event.at)
+                self._start_rank(event, event.host, event.at)
             case events.RankFinished():
                 rank = self._rank(event.rank)
                 rank.preview, rank.result = event.preview, event.nbytes
@@ -247,15 +247,15 @@ class RunState:
             case events.Changed():
                 self.changed = event
             case events.RankFailed():
-                rank = self._failed(event)
+                rank = self._find_failed(event)
                 if event.follows and self.stopping:  # a consequence of the stop
                     rank.end("stopped", event.at)
                     return
                 rank.failure, rank.place = event, event.place
                 rank.end("failed", event.at)
-                self._trouble(rank.rank)
+                self._note_failure(rank.rank)
             case events.RankStopped():
-                self._interrupted(event)
+                self._end_interrupted(event)
             case events.Asked():
                 self.asked.append(event)
             case events.Answered():
@@ -274,23 +274,21 @@ class RunState:
     @property
     def conclusion(self) -> events.Concluded | None:
         """The strongest conclusion; why a run was slow does not matter if it failed."""
-        told = (
-            one
-            for one in self.conclusions.values()
-            if one.sentence and (one.wrong or not self.troubled)
+        candidates = (
+            c for c in self.conclusions.values() if c.sentence and (c.wrong or not self.troubled)
         )
-        return max(told, key=lambda one: (one.wrong, not one.calm, one.strength), default=None)
+        return max(candidates, key=lambda c: (c.wrong, not c.calm, c.strength), default=None)
 
     @property
     def questions(self) -> list[events.Asked]:
         """Questions of running ranks to the person at the notebook, in order."""
-        return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
+        return [question for question in self.asked if self._rank(question.rank).phase not in ENDED]
 
     @property
     def has_all_ranks(self) -> bool:
         """Every host has reported its ranks, or no longer will."""
-        waits = any(host.started is None and not host.lost for host in self.hosts.values())
-        return self.ended is not None or (bool(self.ranks) and not waits)
+        is_waiting = any(host.started is None and not host.lost for host in self.hosts.values())
+        return self.ended is not None or (bool(self.ranks) and not is_waiting)
 
     @property
     def settled(self) -> bool:
@@ -310,8 +308,8 @@ class RunState:
     def ok(self) -> bool:
         """Every rank returned its value."""
         ranks = self.ranks.values()
-        whole = self.refused is None and not any(host.lost for host in self.hosts.values())
-        return whole and bool(ranks) and all(r.phase == "finished" for r in ranks)
+        is_whole = self.refused is None and not any(host.lost for host in self.hosts.values())
+        return is_whole and bool(ranks) and all(r.phase == "finished" for r in ranks)
 
     @property
     def outcome(self) -> Outcome:
@@ -322,9 +320,9 @@ class RunState:
             return "stopped" if self.cut else "finished"
         return "stopped" if self.stopping and not self.troubled else "failed"
 
-    def _tell(self, event: events.Notice) -> None:
+    def _add_notice(self, event: events.Notice) -> None:
         """Add a notice once: processes that a rank has forked may all send the same."""
-        if all((one.text, one.rank) != (event.text, event.rank) for one in self.notices):
+        if all((notice.text, notice.rank) != (event.text, event.rank) for notice in self.notices):
             self.notices.append(event)
 
     def _rank(self, rank: int) -> RankState:
@@ -332,30 +330,30 @@ class RunState:
             self.ranks = {**self.ranks, rank: RankState(rank)}
         return self.ranks[rank]
 
-    def _open(self, event: events.JobStarted) -> None:
+    def _start_job(self, event: events.JobStarted) -> None:
         self._host(event.host).started = event.at
         self.simulated, self.started = event.simulated, self.started or event.at
-        for one in event.live:
-            self._start(one, event.host, event.at)
+        for rank_event in event.live:
+            self._start_rank(rank_event, event.host, event.at)
         for number in () if event.live else range(event.first, event.first + event.ranks):
             if self._rank(number).pid is None:  # else RankStarted named its host
                 self._rank(number).host = event.host
 
-    def _start(self, event: events.RankStarted, host: str, at: float) -> None:
+    def _start_rank(self, event: events.RankStarted, host: str, at: float) -> None:
         rank = self._rank(event.rank)
         rank.phase, rank.started, rank.host = "running", at, host or rank.host
         rank.pid, rank.device, rank.devices = event.pid, event.device, event.devices
 
-    def _failed(self, event: events.RankFailed) -> RankState:
+    def _find_failed(self, event: events.RankFailed) -> RankState:
         """The rank that failed. A rank that did not join knows only its number on its own host; if
         another host has that number, it is one of the ranks that have not begun."""
         rank = self._rank(event.rank)
         if rank.pid is None or event.host in ("", rank.host):
             return rank
-        waiting = [other for other in self.ranks.values() if other.pid is None]
-        return min(waiting, key=lambda one: (one.host != event.host, one.rank), default=rank)
+        waiting = [r for r in self.ranks.values() if r.pid is None]
+        return min(waiting, key=lambda r: (r.host != event.host, r.rank), default=rank)
 
-    def _interrupted(self, event: events.RankStopped) -> None:
+    def _end_interrupted(self, event: events.RankStopped) -> None:
         """End an interrupted rank: with the whole run, or alone by somebody else's signal."""
         rank = self._rank(event.rank)
         if rank.interrupted is not None and rank.phase not in ENDED:
@@ -363,7 +361,7 @@ class RunState:
         if not self.stopping and rank.phase not in ENDED:
             rank.death = -signal.SIGINT
             rank.end("died", event.at)
-            self._trouble(rank.rank)
+            self._note_failure(rank.rank)
         rank.end("stopped", event.at)
 
     def _host(self, name: str) -> HostState:
@@ -375,7 +373,7 @@ class RunState:
         if self.hang is not None:
             self.hang.over = self.hang.over or why
 
-    def _trouble(self, rank: int) -> None:
+    def _note_failure(self, rank: int) -> None:
         """Note a failure; a consequence gives way to its cause, whose event may arrive later."""
         if self.stopping:
             return
@@ -392,19 +390,19 @@ class RunState:
         """The first failure is a consequence of something not known yet."""
         return self.first_trouble is not None and self.ranks[self.first_trouble].follows
 
-    def _died(self, event: events.ProcessDied) -> None:
-        mine = [r for r in self.ranks.values() if r.pid == event.pid and event.host in ("", r.host)]
-        if not mine and not self.stopping:
+    def _end_dead(self, event: events.ProcessDied) -> None:
+        dead = [r for r in self.ranks.values() if r.pid == event.pid and event.host in ("", r.host)]
+        if not dead and not self.stopping:
             self.strays.append(event)
-        for rank in mine:
+        for rank in dead:
             if rank.phase in ENDED:
                 continue
             rank.death, rank.lack, rank.crash = event.status, event.lack, event.stack
             rank.place = event.place or rank.place
-            rank.end("stopped" if self._is_of_the_stop(event.status) else "died", event.at)
-            self._trouble(rank.rank)
+            rank.end("stopped" if self._is_from_stop(event.status) else "died", event.at)
+            self._note_failure(rank.rank)
 
-    def _is_of_the_stop(self, status: int) -> bool:
+    def _is_from_stop(self, status: int) -> bool:
         """Whether a process with this exit status ended because it was asked to. A crash during
         cleanup, or somebody else's signal, does not count."""
         if not self.stopping:
@@ -413,55 +411,55 @@ class RunState:
             return -status in {signal.SIGINT, *self.sent}
         return bool(self.sent) or status in (0, 128 + signal.SIGINT)
 
-    def _lose(self, event: events.HostLost) -> None:
+    def _lose_host(self, event: events.HostLost) -> None:
         host = self._host(event.host)
         if host.ended is not None:
             return
         host.ended = event.at
-        ranks = self._on(event.host)
-        left = [rank for rank in ranks if rank.phase not in ENDED]
-        if left or not ranks:  # else all its events have arrived
+        ranks = self._ranks_on(event.host)
+        running = [rank for rank in ranks if rank.phase not in ENDED]
+        if running or not ranks:  # else all its events have arrived
             host.lost = event.why
         # The run may have been stopped for a consequence of the loss, before the loss was known.
-        is_the_cause = self._lacks_cause
-        for rank in left:
+        is_cause = self._lacks_cause
+        for rank in running:
             rank.lost = event.why
-            rank.end("died" if is_the_cause or not self.stopping else "stopped", event.at)
-            self._trouble(rank.rank)
-        if is_the_cause and left:
-            self.first_trouble = left[0].rank
-        self._close_if_over(event.at)
+            rank.end("died" if is_cause or not self.stopping else "stopped", event.at)
+            self._note_failure(rank.rank)
+        if is_cause and running:
+            self.first_trouble = running[0].rank
+        self._end_if_over(event.at)
 
-    def _close(self, event: events.JobEnded) -> None:
+    def _end_job(self, event: events.JobEnded) -> None:
         """Close one host's job; without a name, those of all hosts."""
-        why = event.reason
-        if why and not event.host and len(self.hosts) > 1:
+        reason = event.reason
+        if reason and not event.host and len(self.hosts) > 1:
             for name in list(self.hosts):
-                self._lose(events.HostLost(at=event.at, host=name, why=why))
+                self._lose_host(events.HostLost(at=event.at, host=name, why=reason))
         for host in self.hosts.values():
             if event.host in ("", host.name) and host.ended is None:
                 host.ended = event.at
-        for rank in self._on(event.host):
-            if why and self.group is not None and not self.ending and rank.phase == "finished":
+        for rank in self._ranks_on(event.host):
+            if reason and self.group is not None and not self.ending and rank.phase == "finished":
                 rank.phase = "running"  # until its job ended: nobody ended these live ranks
             if rank.phase not in ENDED:
-                rank.lost = "" if self.stopping else why
+                rank.lost = "" if self.stopping else reason
                 rank.end("stopped" if self.stopping else "died", event.at)
                 if event.host:  # the other hosts' ranks still run, and must not for long
-                    self._trouble(rank.rank)
-        if why and not self.ranks and not self.stopping and self.refused is None:
-            message = f"No rank was started: {why.replace('their job', 'the job')}"
+                    self._note_failure(rank.rank)
+        if reason and not self.ranks and not self.stopping and self.refused is None:
+            message = f"No rank was started: {reason.replace('their job', 'the job')}"
             self.refused = events.JobFailed(kind="LaunchError", message=message, text="")
-        self._close_if_over(event.at)
+        self._end_if_over(event.at)
 
-    def _on(self, host: str) -> list[RankState]:
+    def _ranks_on(self, host: str) -> list[RankState]:
         return [rank for rank in self.ranks.values() if host in ("", rank.host)]
 
-    def _close_if_over(self, at: float) -> None:
+    def _end_if_over(self, at: float) -> None:
         if all(host.ended is not None for host in self.hosts.values()):
             self.ended = at
             outcome = self.outcome
             assert outcome != "running"
-            for one in self.programs.running:  # its own end event arrives too late, if at all
-                number = one.began.number
-                one.ended = events.ProgramEnded(at=at, number=number, outcome=outcome, headline="")
+            for p in self.programs.running:  # its own end event arrives too late, if at all
+                number = p.began.number
+                p.ended = events.ProgramEnded(at=at, number=number, outcome=outcome, headline="")
