@@ -26,7 +26,7 @@ from xla_nb.wording import in_one_line, size
 MOST, MOST_BYTES = 100, 32_000_000
 #: Largest display and largest journal, in bytes.
 LARGEST, JOURNAL = 8_000_000, 256 << 20
-_READ = 1 << 24  # bytes to read from a journal at a time
+_BLOCK_SIZE = 1 << 24  # bytes to read from a journal at a time
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Display:
         return dict(self.data), dict(self.metadata)
 
     def __repr__(self) -> str:
-        more = [name for name in self.data if name != "text/plain"]
-        return f"<Display {in_one_line(self.text, 60)!r}{': ' if more else ''}{', '.join(more)}>"
+        kinds = [name for name in self.data if name != "text/plain"]
+        return f"<Display {in_one_line(self.text, 60)!r}{': ' if kinds else ''}{', '.join(kinds)}>"
 
 
 @dataclass
@@ -82,9 +82,9 @@ class Shown:
     def _apply(self, body: dict[str, Any], nbytes: int) -> None:
         match body.pop("kind"):
             case "show":
-                self._show(Display(**_checked(body), nbytes=nbytes))
+                self._show(Display(**_check_body(body), nbytes=nbytes))
             case "update":
-                self._update(Display(**_checked(body), nbytes=nbytes))
+                self._update(Display(**_check_body(body), nbytes=nbytes))
             case "clear":
                 self._clear(**body)
             case _:
@@ -99,12 +99,12 @@ class Shown:
     def _update(self, new: Display) -> None:
         """Update a display. If none has its id (it is from an earlier run, say), show it as a new
         one: otherwise it would be lost."""
-        if all(one.id != new.id for one in self.displays):
+        if all(display.id != new.id for display in self.displays):
             self._show(new)
         else:
             self.displays[:] = [
-                replace(new, result=one.result) if one.id == new.id else one
-                for one in self.displays
+                replace(new, result=display.result) if display.id == new.id else display
+                for display in self.displays
             ]
             self._trim()
 
@@ -115,13 +115,13 @@ class Shown:
             self.dropped = 0
 
     def _trim(self) -> None:
-        size = sum(one.nbytes for one in self.displays)
+        size = sum(display.nbytes for display in self.displays)
         while len(self.displays) > MOST or size > MOST_BYTES:
             size -= self.displays.pop(0).nbytes
             self.dropped += 1
 
 
-def _checked(body: dict[str, Any]) -> dict[str, Any]:
+def _check_body(body: dict[str, Any]) -> dict[str, Any]:
     """The body of a line. Raises TypeError if it is not a MIME bundle."""
     if not isinstance(body["data"], dict) or not isinstance(body["metadata"], dict):
         raise TypeError("not a bundle")
@@ -142,7 +142,7 @@ class Reader:
         self.shown = Shown()
         self._inode = 0
         self._offset = 0
-        self._rest = b""
+        self._pending = b""
 
     def look(self) -> bool:
         """Read new lines. Returns whether the file has changed."""
@@ -151,7 +151,7 @@ class Reader:
         except OSError:
             return False
         if status.st_ino != self._inode or status.st_size < self._offset:
-            self.shown, self._inode, self._offset, self._rest = Shown(), status.st_ino, 0, b""
+            self.shown, self._inode, self._offset, self._pending = Shown(), status.st_ino, 0, b""
         elif status.st_size == self._offset:
             return False
         with contextlib.suppress(OSError):  # the next look finds the rest
@@ -163,10 +163,10 @@ class Reader:
             if os.fstat(file.fileno()).st_ino != self._inode:
                 return  # replaced since
             file.seek(self._offset)
-            while block := file.read(_READ):
+            while block := file.read(_BLOCK_SIZE):
                 self._offset += len(block)
-                *whole, self._rest = (self._rest + block).split(b"\n")
-                for line in filter(None, whole):
+                *lines, self._pending = (self._pending + block).split(b"\n")
+                for line in filter(None, lines):
                     self.shown.take(line)
 
 
@@ -199,8 +199,8 @@ class Journal:
                 scratch.rename(self._path)
                 return len(line)
             if nbytes + len(line) > JOURNAL:
-                most = f"{size(JOURNAL)} is the limit for a rank's displays"
-                raise OSError(errno.ENOBUFS, f"{most}, unless it clears them")
+                limit = f"{size(JOURNAL)} is the limit for a rank's displays"
+                raise OSError(errno.ENOBUFS, f"{limit}, unless it clears them")
             if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # left by a killed process
                 line = b"\n" + line
             _append(fd, line, nbytes)
@@ -228,10 +228,10 @@ class Journal:
 
 
 def _append(fd: int, line: bytes, size: int) -> None:
-    rest = memoryview(line)
+    remaining = memoryview(line)
     try:
-        while rest.nbytes:
-            rest = rest[os.write(fd, rest) :]
+        while remaining.nbytes:
+            remaining = remaining[os.write(fd, remaining) :]
     except OSError:
         with contextlib.suppress(OSError):
             os.ftruncate(fd, size)

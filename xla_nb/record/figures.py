@@ -20,7 +20,7 @@ from xla_nb.record.tail import before
 from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
-_LAST = 200  # rows searched for last values
+_LAST_ROWS = 200  # rows searched for last values
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ def decode(line: bytes) -> Row:
         number, at, step, figures = json.loads(line)
         step = number if step is None else step
         numbers = (number, at, step, *figures.values())
-        are_numbers = {type(each) for each in numbers} <= {int, float, bool}
+        are_numbers = {type(value) for value in numbers} <= {int, float, bool}
         # Integers with thousands of digits cannot be drawn.
-        infinite = are_numbers and [not math.isfinite(each) for each in numbers]
+        not_finite = are_numbers and [not math.isfinite(value) for value in numbers]
     except (TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a row: {line[:200]!r}") from problem
-    if not infinite or any(infinite[:2]):
+    if not not_finite or any(not_finite[:2]):
         raise ValueError(f"not a row: {line[:200]!r}")
     return Row(number, at, step, figures)
 
@@ -60,7 +60,7 @@ def last_values(path: Path) -> dict[str, float]:
     """The last value of each figure in a file's last rows; none if there are no rows."""
     values: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
-        for line in before(path, sys.maxsize, _LAST).lines:
+        for line in before(path, sys.maxsize, _LAST_ROWS).lines:
             values |= decode(line.encode()).figures
     return values
 
@@ -74,21 +74,21 @@ class Rows:
 
     def new(self) -> Iterator[Row]:
         """The rows written since the last call. Raises XlaNbError for a line that is not a row."""
-        while block := self._block():
+        while block := self._read_block():
             for line in block.splitlines():
                 try:
                     yield decode(line)
                 except ValueError:
-                    told = shortened(repr(line), 60)
+                    text = shortened(repr(line), 60)
                     raise XlaNbError(
-                        f"{self._path} is damaged: xla_nb did not write one of its lines ({told})."
+                        f"{self._path} is damaged: xla_nb did not write one of its lines ({text})."
                     ) from None
 
-    def _block(self) -> bytes:
+    def _read_block(self) -> bytes:
         data = private.part(self._path, self._offset, _CHUNK)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole
+        lines = data[: data.rfind(b"\n") + 1]
+        self._offset += len(lines)
+        return lines
 
 
 class History(Mapping[str, dict[int, list[float]]]):
@@ -124,7 +124,7 @@ class History(Mapping[str, dict[int, list[float]]]):
         return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        figures = [f"{name}: {_in_short(list(self[name].values()))}" for name in self]
+        figures = [f"{name}: {_summarize(list(self[name].values()))}" for name in self]
         return f"<History {'; '.join(figures) or 'nothing reported'}>"
 
     @property
@@ -151,6 +151,6 @@ class History(Mapping[str, dict[int, list[float]]]):
         return frame.assign(at=pandas.to_datetime(frame["at"], unit="s", utc=True))
 
 
-def _in_short(lists: Sequence[Sequence[float]]) -> str:
+def _summarize(lists: Sequence[Sequence[float]]) -> str:
     total = sum(map(len, lists))
     return f"{several(total, 'value')} from {several(len(lists), 'rank')}, last {lists[0][-1]:.4g}"

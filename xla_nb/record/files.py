@@ -32,15 +32,15 @@ _CELLS = "cells"
 _NAME = re.compile(r"[\w-]+")  # of a run
 #: Seconds after which an untouched record is given up.
 WEEK = 7 * 24 * 3600
-_KEPT = 1 << 24  # bytes of events that wait for space on a full disk
+_MAX_WAITING = 1 << 24  # bytes of events that wait for space on a full disk
 
 
 def home() -> Path:
     """The folder of all records: $XLA_NB_HOME, else in the user's state directory (XDG). Raises
     OSError if it is relative to a folder that is gone."""
-    chosen = os.environ.get("XLA_NB_HOME")
-    if chosen:
-        return Path(chosen).absolute()  # the run's processes have other working directories
+    override = os.environ.get("XLA_NB_HOME")
+    if override:
+        return Path(override).absolute()  # the run's processes have other working directories
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 
@@ -72,11 +72,11 @@ class Record:
 
     def of_rank(self, rank: int, ending: str) -> str:
         """The path of the rank's file with this ending."""
-        return f"{self.folder}/{_of_rank(rank, ending)}"
+        return f"{self.folder}/{_rank_file(rank, ending)}"
 
     @functools.cached_property
     def _events(self) -> Appender:
-        return Appender(self.events, _KEPT)
+        return Appender(self.events, _MAX_WAITING)
 
     def __repr__(self) -> str:
         return f"Record({self.folder!r})"
@@ -93,13 +93,13 @@ class Record:
             try:  # the folder was checked when the ranks were started
                 record.path.mkdir(0o700)
             except FileNotFoundError:  # the first cell, or the folder was removed
-                _own("runs", folder.path.name, _CELLS)
+                _own_folder("runs", folder.path.name, _CELLS)
                 record.path.mkdir(0o700)
         else:
-            record = cls(_own(folder) / run)
+            record = cls(_own_folder(folder) / run)
             record.path.mkdir(0o700)
         try:
-            private.write(record._owner, _own_process(os.getpid()).encode())
+            private.write(record._owner, _identify_self(os.getpid()).encode())
         except OSError:
             record.discard()
             raise
@@ -120,7 +120,7 @@ class Record:
     def cells(self) -> list[Record]:
         """The existing records of cells, newest first."""
         with contextlib.suppress(FileNotFoundError):
-            return _in(self._cells)
+            return _records_in(self._cells)
         return []
 
     @property
@@ -132,18 +132,18 @@ class Record:
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
         """A rank's stdout (`out`) or stderr (`err`); the job's if `rank` is None."""
-        return self.path / (f"job.{stream}" if rank is None else _of_rank(rank, stream))
+        return self.path / (f"job.{stream}" if rank is None else _rank_file(rank, stream))
 
     def switches(self, rank: int | None) -> str:
         """Positions at which it switched between stdout and stderr."""
         return f"{self.folder}/job.switches" if rank is None else self.of_rank(rank, "switches")
 
     def result(self, rank: int) -> Path:
-        return self.path / _of_rank(rank, "result")
+        return self.path / _rank_file(rank, "result")
 
     def raised(self, rank: int) -> Path:
         """The exception that ended a rank, if it can be sent."""
-        return self.path / _of_rank(rank, "raised")
+        return self.path / _rank_file(rank, "raised")
 
     def results(self) -> dict[int, Path]:
         """The existing results, by rank."""
@@ -152,13 +152,13 @@ class Record:
         return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
 
     def history(self, rank: int) -> Path:
-        return self.path / _of_rank(rank, "history")
+        return self.path / _rank_file(rank, "history")
 
     def displays(self, rank: int) -> Path:
-        return self.path / _of_rank(rank, "displays")
+        return self.path / _rank_file(rank, "displays")
 
     def sample(self, rank: int) -> Path:
-        return self.path / _of_rank(rank, "now")
+        return self.path / _rank_file(rank, "now")
 
     @property
     def stacks_request(self) -> str:
@@ -192,13 +192,13 @@ class Record:
     def is_owned(self) -> bool:
         """Whether a living process needs the record, or one of its live ranks' cells: it launched
         the run, or has it open."""
-        return self._is_marked or any(cell._is_marked for cell in self.cells())
+        return self._has_owner or any(cell._has_owner for cell in self.cells())
 
     @property
-    def _is_marked(self) -> bool:
+    def _has_owner(self) -> bool:
         """A process on another machine that shares the home counts as alive for a week."""
-        lives = self._owner_lives()
-        return _age(self._owner) < WEEK if lives is None else lives
+        is_alive = self._is_owner_alive()
+        return _age(self._owner) < WEEK if is_alive is None else is_alive
 
     def is_lost(self) -> bool:
         """Whether an unended run will never end: its process is gone, and no file was touched for a
@@ -211,13 +211,13 @@ class Record:
         except OSError:
             return []
 
-    def _owner_lives(self) -> bool | None:
+    def _is_owner_alive(self) -> bool | None:
         """Whether the owner lives; None if unknown: there is none, or it is on another machine."""
-        pid, *rest = self._owner_fields() or [""]
-        if not rest or rest[1:] not in ([], [os.uname().nodename]):
+        pid, *fields = self._owner_fields() or [""]
+        if not fields or fields[1:] not in ([], [os.uname().nodename]):
             return None
         try:
-            return _process(int(pid)).split()[1] == rest[0]
+            return _identify_process(int(pid)).split()[1] == fields[0]
         except (OSError, ValueError):
             return False
 
@@ -239,13 +239,13 @@ class Record:
 
     def own(self) -> None:
         """Mark the record as needed by this process, if no other process needs it."""
-        if not self._is_marked:
+        if not self._has_owner:
             with contextlib.suppress(OSError):  # another process removed it, or the disk is full
-                private.write(self._owner, _own_process(os.getpid()).encode())
+                private.write(self._owner, _identify_self(os.getpid()).encode())
 
     def disown(self) -> None:
         """Mark the record as no longer needed by this process; other processes' marks remain."""
-        if self._owner_fields() == _own_process(os.getpid()).split():
+        if self._owner_fields() == _identify_self(os.getpid()).split():
             self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ class Record:
             scratch.rename(self.summary)
 
 
-def _of_rank(rank: int, ending: str) -> str:
+def _rank_file(rank: int, ending: str) -> str:
     return f"rank-{rank}.{ending}"
 
 
@@ -271,7 +271,7 @@ def lines(program: Path) -> Path:
     return program.with_suffix(".json")
 
 
-def _own(*folders: str) -> Path:
+def _own_folder(*folders: str) -> Path:
     """Make a folder of the home, and those on its path, private to this user. Raises OSError."""
     path = home()
     private.own_folder(path)
@@ -283,7 +283,7 @@ def _own(*folders: str) -> Path:
 
 def records(folder: Folder = "runs") -> list[Record]:
     """All records of the home, newest first. Raises OSError."""
-    return _in(home() / folder)
+    return _records_in(home() / folder)
 
 
 def find(name: str | os.PathLike[str]) -> Iterator[Record]:
@@ -292,10 +292,10 @@ def find(name: str | os.PathLike[str]) -> Iterator[Record]:
     yield Record(home() / "runs" / name)
     if _NAME.fullmatch(os.fspath(name)):
         with contextlib.suppress(OSError):  # there is no home yet
-            yield from (group.cell(os.fspath(name)) for group in records())
+            yield from (record.cell(os.fspath(name)) for record in records())
 
 
-def _in(folder: Path) -> list[Record]:
+def _records_in(folder: Path) -> list[Record]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return [Record(folder / name) for name in sorted(names, reverse=True) if name[0] != "."]
@@ -306,16 +306,16 @@ def partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def _process(pid: int) -> str:
+def _identify_process(pid: int) -> str:
     """Identify a process by id, start time (proc(5), since ids are reused) and machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid} {fields[19]} {os.uname().nodename}"
 
 
 @functools.cache
-def _own_process(pid: int) -> str:
+def _identify_self(pid: int) -> str:
     """Identify the calling process, whose id is `pid` (the key of the cache)."""
-    return _process(pid)
+    return _identify_process(pid)
 
 
 def _age(path: Path) -> float:
@@ -331,21 +331,21 @@ def _age(path: Path) -> float:
 
 def _bytes_in(folder: Path) -> int:
     """Bytes of all files in it, except those of cells; 0 if it was removed."""
-    found = 0
-    for top, inner, names in os.walk(folder):
-        inner[:] = [name for name in inner if name != _CELLS]
+    total = 0
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != _CELLS]
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                found += Path(top, name).lstat().st_size
-    return found
+                total += Path(top, name).lstat().st_size
+    return total
 
 
 # ---------------------------------------------------------------- a disk that may be full
 
 #: Errors of the disk: full, quota, file size limit, broken.
-_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
 _FREE = " Free up space there, or set XLA_NB_HOME to a folder with more before the next launch."
-_FIXES = {
+_ADVICE = {
     errno.ENOSPC: _FREE,
     errno.EDQUOT: _FREE,
     errno.EFBIG: " Raise the limit on the size of files (`ulimit -f`).",
@@ -354,36 +354,36 @@ _FIXES = {
 
 def is_of_disk(problem: OSError) -> bool:
     """Whether the disk could not take the data, rather than the file being wrong."""
-    return problem.errno in _OF_DISKS
+    return problem.errno in _DISK_ERRORS
 
 
 class Losses:
     """Reports, once per kind, data that could not be written to a folder."""
 
-    def __init__(self, folder: str | Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: str | Path, report: Callable[[str], None]) -> None:
         self._folder = folder
-        self._tell = tell
-        self._told: set[str] = set()
+        self._report = report
+        self._reported: set[str] = set()
 
     def note(self, what: str, problem: OSError) -> None:
         """Report a loss; `what` completes "Cannot write all of its output"."""
-        if what not in self._told:
-            self._told.add(what)
-            self._tell(
+        if what not in self._reported:
+            self._reported.add(what)
+            self._report(
                 f"Cannot write {what}: {problem.strerror} ({self._folder}). The run continues."
-                f"{_FIXES.get(problem.errno or 0, '')}"
+                f"{_ADVICE.get(problem.errno or 0, '')}"
             )
 
 
 class Appender:
     """A file that any thread can append whole lines to. Lines that do not fit wait in memory, up
-    to `most` bytes, until there is space again; beyond that they are lost.
+    to `limit` bytes, until there is space again; beyond that they are lost.
 
     `add` opens the file if needed; the caller closes it.
     """
 
-    def __init__(self, path: str | Path, most: int) -> None:
-        self._path, self._most = path, most
+    def __init__(self, path: str | Path, limit: int) -> None:
+        self._path, self._limit = path, limit
         self._file: int | None = None
         self._waiting = b""
         self._lock = threading.Lock()
@@ -391,7 +391,7 @@ class Appender:
     def add(self, line: bytes = b"") -> None:
         """Append waiting lines, and `line`. Raises OSError if some still wait, or are lost."""
         with self._lock:
-            if len(self._waiting) + len(line) <= self._most:
+            if len(self._waiting) + len(line) <= self._limit:
                 self._waiting += line
             if self._file is None and self._waiting:
                 self._file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)

@@ -20,8 +20,8 @@ from typing import Any
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record, is_of_disk
 
-_GAP = "\n… output is missing here: {} …\n"
-_WHAT = "all of its output"
+_GAP_TEXT = "\n… output is missing here: {} …\n"
+_OUTPUT = "all of its output"
 _STREAMS = ((1, "stdout"), (2, "stderr"))
 
 
@@ -44,8 +44,8 @@ class Switches:
 
     def begin(self, log: Log) -> None:
         """Note that `log` is about to write."""
-        before, self.log = self.log, log
-        if before is None or not self._path:
+        previous, self.log = self.log, log
+        if previous is None or not self._path:
             return
         with contextlib.suppress(OSError):  # full disk, or the record is gone: note nothing
             start = os.lseek(log.fileno(), 0, os.SEEK_END)
@@ -82,15 +82,15 @@ class Log(io.FileIO):
         try:
             while self._gap:
                 self._gap = self._gap[os.write(self.fileno(), self._gap) :]
-            rest = text[written:]
-            while rest.nbytes:
-                rest = rest[os.write(self.fileno(), rest) :]
+            remaining = text[written:]
+            while remaining.nbytes:
+                remaining = remaining[os.write(self.fileno(), remaining) :]
         except OSError as problem:
             if not is_of_disk(problem):
                 raise
-            self._gap = self._gap or _GAP.format(problem.strerror).encode()
+            self._gap = self._gap or _GAP_TEXT.format(problem.strerror).encode()
             if self.losses is not None:
-                self.losses.note(_WHAT, problem)
+                self.losses.note(_OUTPUT, problem)
         return text.nbytes
 
 
@@ -100,8 +100,8 @@ def install() -> None:
     switches = Switches()
     for fd, name in _STREAMS:
         stream = _stream(fd, name, getattr(sys, name).write_through, switches)
-        for held in (name, f"__{name}__"):
-            setattr(sys, held, stream)
+        for attribute in (name, f"__{name}__"):
+            setattr(sys, attribute, stream)
 
 
 def _stream(fd: int, name: str, write_through: bool, switches: Switches) -> io.TextIOWrapper:
@@ -128,15 +128,15 @@ def mend() -> None:
     if getattr(sys.stdin, "closed", True) is True:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 # stays open
     for fd, name in _STREAMS:
-        own = f"__{name}__"
-        before = getattr(sys, own)
-        if before is None or before.closed:
+        attribute = f"__{name}__"
+        old = getattr(sys, attribute)
+        if old is None or old.closed:
             setattr(
-                sys, own, _stream(fd, name, getattr(before, "write_through", False), Switches())
+                sys, attribute, _stream(fd, name, getattr(old, "write_through", False), Switches())
             )
-        shown = getattr(sys, name, None)
-        if shown is None or getattr(shown, "closed", False) is True:
-            setattr(sys, name, getattr(sys, own))
+        current = getattr(sys, name, None)
+        if current is None or getattr(current, "closed", False) is True:
+            setattr(sys, name, getattr(sys, attribute))
 
 
 def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None = None) -> None:
@@ -146,15 +146,15 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
     """
     losses = None if tell is None else Losses(record.folder, tell)
     for fd, name in _STREAMS:
-        held = getattr(sys, f"__{name}__")
-        for stream in (held, getattr(sys, name)):
+        original = getattr(sys, f"__{name}__")
+        for stream in (original, getattr(sys, name)):
             with contextlib.suppress(Exception):  # a user's object, or a closed descriptor
                 stream.flush()
-        log = getattr(held.buffer, "raw", held.buffer)
+        log = getattr(original.buffer, "raw", original.buffer)
         if isinstance(log, Log):
             log.losses = losses
             log.switches.keep(record.switches(rank))
-        file = _opened(record, rank, name.removeprefix("std"), losses)
+        file = _open_log(record, rank, name.removeprefix("std"), losses)
         if file == fd:  # it was closed
             os.set_inheritable(fd, True)
             continue
@@ -162,7 +162,7 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
         os.close(file)
 
 
-def _opened(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
+def _open_log(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
     """Open a log, or /dev/null if there is no space for it or no folder."""
     path = record.log(None, stream) if rank is None else record.of_rank(rank, stream)
     try:
@@ -171,5 +171,5 @@ def _opened(record: Record, rank: int | None, stream: str, losses: Losses | None
         if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # its folder was removed
             raise
         if losses is not None:
-            losses.note(_WHAT, problem)
+            losses.note(_OUTPUT, problem)
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

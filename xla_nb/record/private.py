@@ -24,7 +24,7 @@ def own_folder(path: Path) -> None:
         path.mkdir(0o700, parents=True, exist_ok=True)
         status = path.stat()
     if status.st_uid != os.geteuid():
-        raise PermissionError(_belongs(path, status.st_uid))
+        raise PermissionError(_describe_owner(path, status.st_uid))
     if status.st_mode & 0o777 != 0o700:
         with contextlib.suppress(OSError):  # a file system without modes
             path.chmod(0o700)
@@ -83,11 +83,11 @@ def why_not_ours(path: Path) -> str:
     Raises OSError."""
     status = path.lstat()
     if status.st_uid != os.geteuid():
-        return _belongs(path, status.st_uid)
+        return _describe_owner(path, status.st_uid)
     if status.st_mode & _WRITABLE:
         return f"Other users can write to {path} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
 
-def _belongs(path: Path, uid: int) -> str:
+def _describe_owner(path: Path, uid: int) -> str:
     return f"{path} belongs to user {uid}, not to you (user {os.geteuid()})"

@@ -13,7 +13,7 @@ from typing import Literal
 from xla_nb.messages import checked_json
 
 Activity = Literal["running", "compiling", "waiting", "blocked", "idle"]
-_MARKERS = 4  # most step markers in one step
+_MAX_MARKERS = 4  # most step markers in one step
 #: The operation of a rank that waits for the shared `lock`.
 LOCK = "lock"
 #: The operation of a rank that waits for an answer in the notebook.
@@ -107,7 +107,7 @@ class Sample:
     def loops_step(self) -> bool:
         """Whether items of its loops are its steps: loaders and optimizers mark extra steps within
         an item, but an item with many of them is an epoch, say."""
-        return self.items > 0 and self.steps <= _MARKERS * self.items
+        return self.items > 0 and self.steps <= _MAX_MARKERS * self.items
 
     @property
     def done(self) -> int:

@@ -30,8 +30,8 @@ MOST = 25
 LONGEST = 4000
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _BLOCK = 1 << 18  # bytes to read at most for the lines before an offset
-_HOLD = 0.1  # seconds within which a cursor that moves up does so: tqdm does at once
-_UP = b"\x1b[A"  # cursor up, as tqdm returns from the bar of an inner loop
+_HOLD_TIME = 0.1  # seconds within which a cursor that moves up does so: tqdm does at once
+_CURSOR_UP = b"\x1b[A"  # cursor up, as tqdm returns from the bar of an inner loop
 
 
 class Arrivals:
@@ -59,8 +59,8 @@ class Arrivals:
         counts, total = [count for _, count in marks], head + left_out + tail
         # Counts of a flood's lines may differ, and its last line may be unfinished.
         end = counts[-1] if counts and abs(total - counts[-1]) > 1 else total
-        places = (bisect.bisect_right(counts, n) for n in (*range(head), *range(end - tail, end)))
-        return tuple(marks[place][0] if place < len(marks) else math.inf for place in places)
+        indexes = (bisect.bisect_right(counts, n) for n in (*range(head), *range(end - tail, end)))
+        return tuple(marks[index][0] if index < len(marks) else math.inf for index in indexes)
 
     def save(self, record: Record) -> None:
         """Save the marks, if there was a look. Raises OSError."""
@@ -70,12 +70,12 @@ class Arrivals:
     @classmethod
     def read(cls, record: Record) -> Arrivals:
         """The arrivals of an ended run; empty if they were not saved, or are damaged."""
-        made = cls()
+        new = cls()
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-            kept = json.loads(private.read(record.arrivals)).items()
-            made._marks = {n: [(float(at), int(count)) for at, count in each] for n, each in kept}
-            made.now = math.inf
-        return made
+            body = json.loads(private.read(record.arrivals)).items()
+            new._marks = {n: [(float(at), int(count)) for at, count in marks] for n, marks in body}
+            new.now = math.inf
+        return new
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Tail:
         self.count = 0  # lines so far
         self.behind = False  # there was more than one look can read
         self._name = os.fspath(path)
-        self._size: int | None = None  # bytes of the file to read (`align`); None: all
+        self._aligned_size: int | None = None  # bytes of the file to read (`align`); None: all
         self._offset = 0
-        self._rest = b""
+        self._pending = b""
         self._below = b""  # the text of the line that the cursor moved up from
-        self._held: float | None = None  # time since which the first line of the rest is whole
+        self._held_at: float | None = None  # time since which the first pending line is whole
 
     def look(self, limit: int | None, most: int | None = None) -> LineBlock | None:
         """The last `limit` lines completed in the next `most` bytes (default: a megabyte); None at
@@ -133,19 +133,19 @@ class Tail:
         """Limit both to the same moment until they are aligned again, so that lines written to one
         and then to the other are not seen in reverse, unless the rank never stops writing."""
         for _ in range(5):
-            self._size, other._size = self.size, other.size
-            if self.size == self._size:
+            self._aligned_size, other._aligned_size = self.size, other.size
+            if self.size == self._aligned_size:
                 return
 
     @property
     def end(self) -> int:
         """The byte offset at which the lines from `look` end, for `before`."""
-        return max(0, self._offset - len(self._rest))
+        return max(0, self._offset - len(self._pending))
 
     @property
     def open_lines(self) -> list[str]:
         """The unfinished line, and the lines below it."""
-        lines = map(shown, [*self._rest.split(b"\n"), self._below])
+        lines = map(shown, [*self._pending.split(b"\n"), self._below])
         return [line for line in lines if line.strip()]
 
     def finish(self) -> Iterator[str]:
@@ -157,45 +157,45 @@ class Tail:
         lines: list[bytes] = []
         while (block := self._take(None)) is not None:
             lines += block[1]
-        if self._rest:
-            rest = self._rest.removesuffix(b"\n").split(b"\n")
-            self._add(len(rest))
-            lines += rest
-            self._rest = self._below = b""
+        if self._pending:
+            pending = self._pending.removesuffix(b"\n").split(b"\n")
+            self._add_count(len(pending))
+            lines += pending
+            self._pending = self._below = b""
         return lines
 
     def _take(self, limit: int | None, most: int | None = None) -> tuple[int, list[bytes]] | None:
         """The number of skipped lines, and the lines after them."""
-        chunk = self._read(most or _CHUNK)
+        chunk = self._read_chunk(most or _CHUNK)
         now = time.monotonic() if self._arrivals is None else self._arrivals.now
-        if not chunk and (self._held is None or now - self._held < _HOLD):
+        if not chunk and (self._held_at is None or now - self._held_at < _HOLD_TIME):
             return None
-        data = self._folded(self._rest + chunk)
-        held = self._rest[: self._rest.find(b"\n") + 1]
-        first = self._held if held and data.startswith(held) else None
-        lasted = first is not None and now - first >= _HOLD
-        ends = data.count(b"\n")
+        data = self._fold(self._pending + chunk)
+        first_line = self._pending[: self._pending.find(b"\n") + 1]
+        held_at = self._held_at if first_line and data.startswith(first_line) else None
+        is_due = held_at is not None and now - held_at >= _HOLD_TIME
+        count = data.count(b"\n")
         # Split off only the lines to show (a flood has many); one more may be held back.
-        split = ends if limit is None else min(ends, limit + 1)
-        *whole, self._rest = data.rsplit(b"\n", split + 1)[-split - 1 :]
-        self._held = None
-        if whole and b"\r" in whole[-1].rstrip(b"\r") and not (lasted and ends == 1):
-            self._rest = whole.pop() + b"\n" + self._rest
-            ends -= 1
-            self._held = now if ends or first is None else first
+        split = count if limit is None else min(count, limit + 1)
+        *complete, self._pending = data.rsplit(b"\n", split + 1)[-split - 1 :]
+        self._held_at = None
+        if complete and b"\r" in complete[-1].rstrip(b"\r") and not (is_due and count == 1):
+            self._pending = complete.pop() + b"\n" + self._pending
+            count -= 1
+            self._held_at = now if count or held_at is None else held_at
         # An endless line is a progress bar or noise, so only its end matters.
-        self._rest = self._rest[-4 * LONGEST :]
-        self._add(ends)
-        lines = whole if limit is None else whole[max(0, len(whole) - limit) :]
-        return ends - len(lines), lines
+        self._pending = self._pending[-4 * LONGEST :]
+        self._add_count(count)
+        lines = complete if limit is None else complete[max(0, len(complete) - limit) :]
+        return count - len(lines), lines
 
-    def _add(self, lines: int) -> None:
+    def _add_count(self, lines: int) -> None:
         self.count += lines
         if lines and self._arrivals is not None:
             self._arrivals.note(self.path.name, self.count)
 
-    def _read(self, most: int) -> bytes:
-        size = self.size if self._size is None else self._size
+    def _read_chunk(self, most: int) -> bytes:
+        size = self.size if self._aligned_size is None else self._aligned_size
         self.behind = size - self._offset > most
         if size <= self._offset:
             return b""
@@ -203,13 +203,13 @@ class Tail:
         self._offset += len(chunk)
         return chunk
 
-    def _folded(self, data: bytes) -> bytes:
+    def _fold(self, data: bytes) -> bytes:
         """The data without lines that the cursor moved up from."""
-        if b"\x1b" not in data or _UP not in data:  # one byte is found 10 times as fast
+        if b"\x1b" not in data or _CURSOR_UP not in data:  # one byte is found 10 times as fast
             return data
-        first, *more = data.split(_UP)
+        first, *parts = data.split(_CURSOR_UP)
         folded = bytearray(first)
-        for part in more:
+        for part in parts:
             cut = max(0, folded.rfind(b"\n"))
             self._below = bytes(folded[cut + 1 :])
             del folded[cut:]
@@ -255,8 +255,8 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
             [*offsets[:cut], *offsets[cut + left_out : len(lines)]],
         )
     first = private.part(path, 0, _BLOCK).split(b"\n")[:head]
-    start, last = _before(path, path.stat().st_size, tail)
-    total = _count(path) if count is None else count
+    start, last = _read_before(path, path.stat().st_size, tail)
+    total = _count_newlines(path) if count is None else count
     return Ends(
         [shown(line) for line in first],
         max(0, total - len(first) - len(last)),
@@ -268,20 +268,20 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
 def _ends_from(start: int, lines: Iterable[bytes]) -> Iterator[int]:
     """The offsets at which consecutive lines end that begin at `start`."""
     return itertools.islice(
-        itertools.accumulate((len(one) + 1 for one in lines), initial=start), 1, None
+        itertools.accumulate((len(line) + 1 for line in lines), initial=start), 1, None
     )
 
 
 def _line_ends(data: bytes) -> list[int]:
     """The offsets at which lines of a file end, without lines that the cursor moved up from."""
-    found: list[int] = []
-    at = 0
-    for number, part in enumerate(data.split(_UP)):
+    offsets: list[int] = []
+    start = 0
+    for number, part in enumerate(data.split(_CURSOR_UP)):
         if number:
-            del found[-1:]
-        found += (at + place.end() for place in re.finditer(b"\n", part))
-        at += len(part) + len(_UP)
-    return found
+            del offsets[-1:]
+        offsets += (start + match.end() for match in re.finditer(b"\n", part))
+        start += len(part) + len(_CURSOR_UP)
+    return offsets
 
 
 class SwitchLog:
@@ -289,36 +289,36 @@ class SwitchLog:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._noted = array.array("q")
+        self._switches = array.array("q")
 
     def before(self, stream: int, offsets: Iterable[int]) -> list[int]:
         """For lines of a stream (0: stdout, 1: stderr) that end at these offsets: the number of the
         switch after which each was written; 0: before all switches."""
-        noted = self._noted
-        data = private.part(self._path, len(noted) * SWITCH.size, _CHUNK * SWITCH.size)
-        noted.extend(one for (one,) in SWITCH.iter_unpack(data[: len(data) & -SWITCH.size]))
+        switches = self._switches
+        data = private.part(self._path, len(switches) * SWITCH.size, _CHUNK * SWITCH.size)
+        switches.extend(n for (n,) in SWITCH.iter_unpack(data[: len(data) & -SWITCH.size]))
 
         def newest(number: int) -> int:
             """The last switch to this stream among the first `number`."""
-            while number and noted[number - 1] & 1 != stream:
+            while number and switches[number - 1] & 1 != stream:
                 number -= 1
             return number
 
         def start(number: int) -> int:
-            own = newest(number)
-            return noted[own - 1] >> 1 if own else -1
+            last = newest(number)
+            return switches[last - 1] >> 1 if last else -1
 
-        numbers = range(len(noted) + 1)
+        numbers = range(len(switches) + 1)
         return [newest(bisect.bisect_left(numbers, at, key=start) - 1) for at in offsets]
 
 
 def before(path: Path, end: int, count: int) -> LineBlock:
     """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
-    start, lines = _before(path, end, count)
+    start, lines = _read_before(path, end, count)
     return LineBlock(start, 0, [shown(line) for line in lines])
 
 
-def _before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
+def _read_before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
     """The byte offset at which the lines start, and the lines as written."""
     try:
         with os.fdopen(private.reading(path), "rb") as file:
@@ -328,14 +328,14 @@ def _before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
             data = file.read(end - origin)
     except FileNotFoundError:
         return 0, []
-    whole = data.removesuffix(b"\n").split(b"\n") if data else []
-    if origin and len(whole) > 1:  # the first is part of a line
-        whole = whole[1:]
-    lines = whole[max(0, len(whole) - count) :]
+    complete = data.removesuffix(b"\n").split(b"\n") if data else []
+    if origin and len(complete) > 1:  # the first is part of a line
+        complete = complete[1:]
+    lines = complete[max(0, len(complete) - count) :]
     start = end - sum(len(line) + 1 for line in lines) + (not data.endswith(b"\n") and bool(lines))
     return max(0, start), lines
 
 
-def _count(path: Path) -> int:
+def _count_newlines(path: Path) -> int:
     with os.fdopen(private.reading(path), "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(_CHUNK), b""))

@@ -31,14 +31,14 @@ class Tidied:
 def tidy(folder: Folder = "runs") -> Tidied:
     """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Each
     group of live ranks keeps as many cells as the home keeps launches."""
-    done = Tidied()
+    tidied = Tidied()
     with contextlib.suppress(OSError):  # there is no home yet, or it belongs to another user
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
             shutil.rmtree(path, ignore_errors=True)
-        ended, free = dict[Record, int](), list[Record]()
+        ended, removable = dict[Record, int](), list[Record]()
         launched = records(folder)
-        for record in [*launched, *(cell for one in launched for cell in one.cells())]:
+        for record in [*launched, *(cell for parent in launched for cell in parent.cells())]:
             with contextlib.suppress(FileNotFoundError):
                 ended[record] = record.summary.stat().st_mtime_ns
             if record not in ended and record.is_lost():
@@ -46,24 +46,24 @@ def tidy(folder: Folder = "runs") -> Tidied:
         count = Counter[Path]()
         for record in sorted(ended, key=ended.__getitem__, reverse=True):
             if record.is_owned:
-                done.needed.append(record.path.name)
-                done.needed_bytes += record.nbytes
+                tidied.needed.append(record.path.name)
+                tidied.needed_bytes += record.nbytes
                 count[record.path.parent] += 1
             else:
-                free.append(record)
-        nbytes = done.needed_bytes
-        for record in free:
+                removable.append(record)
+        nbytes = tidied.needed_bytes
+        for record in removable:
             count[record.path.parent] += 1
             nbytes += record.nbytes
             if count[record.path.parent] > RUNS or nbytes > NBYTES:
                 _remove(record)
-    return done
+    return tidied
 
 
 def _remove(record: Record) -> None:
-    gone = record.path.with_name(f"{_REMOVED}{record.path.name}")
+    target = record.path.with_name(f"{_REMOVED}{record.path.name}")
     try:
-        record.path.rename(gone)
+        record.path.rename(target)
     except OSError:  # another process removed it
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)

@@ -30,8 +30,8 @@ Verdict = Literal[
     "equal but for NaN", "equal", "alone",
 ]  # fmt: skip
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # the most important first
-_IN_A_SENTENCE, _GROUPS_TOLD = 3, 4  # leaves and groups of ranks listed individually
-_LONGEST = 40  # characters of a value or a type
+_MAX_LEAVES, _MAX_GROUPS = 3, 4  # leaves and groups of ranks listed individually
+_MAX_LENGTH = 40  # characters of a value or a type
 _DIGITS = (6, 9, 12, 17)  # of norms: as few as distinguish them
 
 
@@ -60,9 +60,9 @@ class ComparedLeaf:
     @property
     def majority(self) -> tuple[int, ...]:
         """The largest group, if it is more than half of the ranks that have the variable."""
-        every = sum(len(one.ranks) for one in self.groups) + len(self.missing) + len(self.unknown)
+        total = sum(len(one.ranks) for one in self.groups) + len(self.missing) + len(self.unknown)
         largest = self.groups[0].ranks if self.groups else ()
-        return largest if 2 * len(largest) > every else ()
+        return largest if 2 * len(largest) > total else ()
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -79,7 +79,7 @@ class ComparedLeaf:
     @property
     def pending(self) -> tuple[int, ...]:
         """The ranks that have only recorded it."""
-        return tuple(rank for rank, held in self.unknown.items() if held.state == "pending")
+        return tuple(rank for rank, leaf in self.unknown.items() if leaf.state == "pending")
 
     @property
     def deviating(self) -> tuple[int, ...]:
@@ -108,33 +108,33 @@ class Compared:
     @property
     def usual(self) -> Variable:
         """The variable on the rank that differs least often."""
-        odd = Counter(rank for leaf in self.leaves for rank in leaf.deviating)
-        return self.by_rank[min(self.by_rank, key=lambda rank: (odd[rank], rank))]
+        deviations = Counter(rank for leaf in self.leaves for rank in leaf.deviating)
+        return self.by_rank[min(self.by_rank, key=lambda rank: (deviations[rank], rank))]
 
     @property
     def deviating(self) -> tuple[int, ...]:
         return tuple(sorted({rank for leaf in self.leaves for rank in leaf.deviating}))
 
 
-def compare(told: Mapping[int, Sequence[Variable]]) -> list[Compared]:
+def compare(variables: Mapping[int, Sequence[Variable]]) -> list[Compared]:
     """Compare every variable that any rank has; sorted by name, those that differ first.
 
-    told: each rank's descriptions of its variables (`rank.variables.describe`)."""
+    variables: each rank's descriptions of its variables (`rank.variables.describe`)."""
     by_name: dict[str, dict[int, Variable]] = {}
-    for rank in sorted(told):
-        for variable in told[rank]:
+    for rank in sorted(variables):
+        for variable in variables[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
-    found = [_compared(name, by_rank, sorted(told)) for name, by_rank in by_name.items()]
+    results = [_compare(name, by_rank, sorted(variables)) for name, by_rank in by_name.items()]
     first: tuple[Verdict, ...] = ("different", "no majority")
-    return sorted(found, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
+    return sorted(results, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
 
 
-def _compared(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -> Compared:
+def _compare(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -> Compared:
     by_path: dict[str, dict[int, Leaf]] = {}
     for rank, variable in by_rank.items():
         for leaf in variable.leaves:
             by_path.setdefault(leaf.path, {})[rank] = leaf
-    leaves = [_compared_leaf(path, found, by_rank) for path, found in by_path.items()]
+    leaves = [_compare_leaf(path, leaf_by_rank, by_rank) for path, leaf_by_rank in by_path.items()]
     leaves.sort(key=lambda leaf: _ORDER.index(leaf.verdict))
     missing = tuple(rank for rank in ranks if rank not in by_rank)
     verdicts: set[Verdict] = {leaf.verdict for leaf in leaves}
@@ -144,79 +144,79 @@ def _compared(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) 
     return Compared(name, "alone" if len(ranks) == 1 else worst, by_rank, missing, tuple(leaves))
 
 
-def _compared_leaf(
-    path: str, found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]
+def _compare_leaf(
+    path: str, leaf_by_rank: Mapping[int, Leaf], by_rank: Mapping[int, Variable]
 ) -> ComparedLeaf:
     known = {
         rank: (leaf.kind, leaf.shape, leaf.dtype, leaf.digest)
-        for rank, leaf in found.items()
+        for rank, leaf in leaf_by_rank.items()
         if leaf.state == "known"
     }
-    sets = sorted(alike(known).values(), key=lambda who: (-len(who), who))
-    groups = tuple(Group(who, found[who[0]]) for who in sets)
-    unknown = {rank: leaf for rank, leaf in found.items() if rank not in known}
-    return ComparedLeaf(path, groups, _missing(found, by_rank), unknown)
+    same = sorted(alike(known).values(), key=lambda group: (-len(group), group))
+    groups = tuple(Group(group, leaf_by_rank[group[0]]) for group in same)
+    unknown = {rank: leaf for rank, leaf in leaf_by_rank.items() if rank not in known}
+    return ComparedLeaf(path, groups, _missing(leaf_by_rank, by_rank), unknown)
 
 
-def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
+def _missing(leaf_by_rank: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
     """The ranks without this leaf, except those that had no time for all leaves."""
     return tuple(
         rank
         for rank, variable in by_rank.items()
-        if rank not in found and not any(leaf.state == "late" for leaf in variable.leaves)
+        if rank not in leaf_by_rank and not any(leaf.state == "late" for leaf in variable.leaves)
     )
 
 
 # ---------------------------------------------------------------- in words
 
 
-def verdict(one: Compared) -> str:
+def verdict(comparison: Compared) -> str:
     """A short verdict: `equal`, `rank 2 differs`, `only on rank 0`."""
-    if one.verdict in ("different", "no majority"):
-        some = [leaf for leaf in one.leaves if leaf.verdict == one.verdict]
-        pending = {rank for leaf in some for rank in leaf.pending}
-        told = _differ(one.deviating)
-        return f"{told}, pending on {ranks(pending)}" if pending else told
-    if one.verdict == "not on all":
-        return f"only on {ranks(one.by_rank)}"
-    if one.verdict == "pending":
-        return f"pending on {ranks({rank for leaf in one.leaves for rank in leaf.unknown})}"
-    if one.verdict == "not compared":
-        compared = any(leaf.verdict != "not compared" for leaf in one.leaves if leaf.path)
-        return "not compared in full" if compared else "not compared"
-    return "" if one.verdict == "alone" else one.verdict
+    if comparison.verdict in ("different", "no majority"):
+        leaves = [leaf for leaf in comparison.leaves if leaf.verdict == comparison.verdict]
+        pending = {rank for leaf in leaves for rank in leaf.pending}
+        text = _differ(comparison.deviating)
+        return f"{text}, pending on {ranks(pending)}" if pending else text
+    if comparison.verdict == "not on all":
+        return f"only on {ranks(comparison.by_rank)}"
+    if comparison.verdict == "pending":
+        return f"pending on {ranks({rank for leaf in comparison.leaves for rank in leaf.unknown})}"
+    if comparison.verdict == "not compared":
+        is_partial = any(leaf.verdict != "not compared" for leaf in comparison.leaves if leaf.path)
+        return "not compared in full" if is_partial else "not compared"
+    return "" if comparison.verdict == "alone" else comparison.verdict
 
 
-def _differ(who: Sequence[int]) -> str:
+def _differ(numbers: Sequence[int]) -> str:
     """`rank 2 differs`; for no ranks `differs by rank`, which may be intended."""
-    if not who:
+    if not numbers:
         return "differs by rank"
-    return f"{ranks(who)} {'differs' if len(who) == 1 else 'differ'}"
+    return f"{ranks(numbers)} {'differs' if len(numbers) == 1 else 'differ'}"
 
 
-def sentence(one: Compared) -> str:
+def sentence(comparison: Compared) -> str:
     """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, for a variable that differs;
     without ranks if there is no majority."""
-    different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
-    told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_IN_A_SENTENCE]]
-    more = len(different) - len(told)
-    told += [f"{more:,} more {'differs' if more == 1 else 'differ'}"] if more else []
-    whole = "; ".join(told)
-    return f"{ranks(one.deviating)} ({whole})" if one.deviating else whole
+    different = [leaf for leaf in comparison.leaves if leaf.verdict in ("different", "no majority")]
+    clauses = [f"{_label(leaf)}{', '.join(_differences(leaf))}" for leaf in different[:_MAX_LEAVES]]
+    omitted = len(different) - len(clauses)
+    clauses += [f"{omitted:,} more {'differs' if omitted == 1 else 'differ'}"] if omitted else []
+    text = "; ".join(clauses)
+    return f"{ranks(comparison.deviating)} ({text})" if comparison.deviating else text
 
 
-def details(one: Compared) -> list[str]:
+def details(comparison: Compared) -> list[str]:
     """A line for each leaf on which ranks do not agree, with all known details."""
-    return [line for line in map(_detail, one.leaves) if line]
+    return [line for line in map(_detail, comparison.leaves) if line]
 
 
 def _detail(leaf: ComparedLeaf) -> str:
-    name = _named(leaf)
+    name = _label(leaf)
     if leaf.verdict in ("different", "no majority"):
-        who = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
-        told = [*who, *_by_how_much(leaf)]
-        told += [_not_computed(leaf)] if leaf.pending else []
-        return f"{name}{'; '.join(told)}"
+        head = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
+        clauses = [*head, *_differences(leaf)]
+        clauses += [_not_computed(leaf)] if leaf.pending else []
+        return f"{name}{'; '.join(clauses)}"
     if leaf.verdict == "equal but for NaN":
         return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
     if leaf.verdict == "pending":
@@ -230,12 +230,12 @@ def _not_computed(leaf: ComparedLeaf) -> str:
     return f"not computed yet on {ranks(leaf.pending)}"
 
 
-def _named(leaf: ComparedLeaf) -> str:
+def _label(leaf: ComparedLeaf) -> str:
     path = shortened(leaf.path.removeprefix("."), 60)
     return f"{path}: " if path else ""
 
 
-def _by_how_much(leaf: ComparedLeaf) -> list[str]:
+def _differences(leaf: ComparedLeaf) -> list[str]:
     """The differences, coarsest first: existence, type, shape, dtype, value; for elements, NaN
     counts and norms."""
     if leaf.missing:
@@ -245,28 +245,28 @@ def _by_how_much(leaf: ComparedLeaf) -> list[str]:
         ("shape", lambda group: str(group.leaf.shape)),
         ("dtype", lambda group: group.leaf.dtype),
     )
-    told = [text for label, form in forms if (text := _each(leaf.groups, label, form))]
-    if told:
-        return told
+    texts = [text for label, form in forms if (text := _join_groups(leaf.groups, label, form))]
+    if texts:
+        return texts
     if any(group.leaf.value for group in leaf.groups):
-        return [_each(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
-    told = [text for text in (_nans(leaf), _norms(leaf)) if text]
+        return [_join_groups(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
+    texts = [text for text in (_nans(leaf), _norms(leaf)) if text]
     elements = all(one.leaf.shape is not None or one.leaf.norm is not None for one in leaf.groups)
-    return told or ["different elements" if elements else "different contents"]
+    return texts or ["different elements" if elements else "different contents"]
 
 
 def _nans(leaf: ComparedLeaf) -> str:
-    return _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
+    return _join_groups(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
 
 
 def _norms(leaf: ComparedLeaf) -> str:
     """Norms of tensors and arrays only: a list of numbers is not a vector."""
-    held = [one.leaf for one in leaf.groups]
-    if any(one.shape is None or one.norm is None or not one.finite for one in held):
+    leaves = [group.leaf for group in leaf.groups]
+    if any(x.shape is None or x.norm is None or not x.finite for x in leaves):
         return ""
     for digits in _DIGITS:
-        if told := _each(leaf.groups, "norm", partial(_norm, digits)):
-            return told
+        if text := _join_groups(leaf.groups, "norm", partial(_norm, digits)):
+            return text
     return ""
 
 
@@ -274,14 +274,14 @@ def _norm(digits: int, group: Group) -> str:
     return f"{group.leaf.norm:.{digits}g}"
 
 
-def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
+def _join_groups(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
     """`shape (4, 3) (ranks 0–2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
-    found: dict[str, list[int]] = {}
+    by_text: dict[str, list[int]] = {}
     for group in groups:
-        found.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)
-    if len(found) < 2:
+        by_text.setdefault(in_one_line(form(group), _MAX_LENGTH), []).extend(group.ranks)
+    if len(by_text) < 2:
         return ""
-    told = [f"{text} ({ranks(who)})" for text, who in found.items()]
-    more = len(told) - _GROUPS_TOLD
-    told[_GROUPS_TOLD:] = [f"{more} more"] if more > 0 else []
-    return f"{label} {', '.join(told)}".strip()
+    clauses = [f"{text} ({ranks(numbers)})" for text, numbers in by_text.items()]
+    omitted = len(clauses) - _MAX_GROUPS
+    clauses[_MAX_GROUPS:] = [f"{omitted} more"] if omitted > 0 else []
+    return f"{label} {', '.join(clauses)}".strip()

@@ -15,7 +15,7 @@ DRIFT = "drift"  #: the kind of conclusion about it
 
 
 @dataclass
-class _Seen:
+class _State:
     """last: the label of the last cell after which the variable was compared; equal: by path, the
     label of the last cell after which all ranks had the same leaf; told: the leaves already
     reported as different, as drift or as possibly intended."""
@@ -29,64 +29,64 @@ class Watch:
     """Reports for each leaf, once, the cell in which ranks drifted apart; again if another rank
     drifts, or after they have agreed on it.
 
-    names: the watched variables, in order. before: an earlier watch, whose findings are kept."""
+    names: the watched variables, in order. previous: an earlier watch, whose findings are kept."""
 
-    def __init__(self, names: Iterable[str], before: Watch | None = None) -> None:
-        known = before._seen if before else {}
-        self._seen: dict[str, _Seen] = {name: known.get(name) or _Seen() for name in names}
+    def __init__(self, names: Iterable[str], previous: Watch | None = None) -> None:
+        known = previous._states if previous else {}
+        self._states: dict[str, _State] = {name: known.get(name) or _State() for name in names}
 
     @property
     def names(self) -> list[str]:
-        return list(self._seen)
+        return list(self._states)
 
     def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
         """Conclusions after a cell (`Cell In[7]`; "": before the first one): `wrong`, unless ranks
         may differ by design. `compared` has the watched names that any rank has."""
-        found = []
-        for one in compared:
-            if (seen := self._seen.get(one.name)) is None:
+        conclusions = []
+        for var in compared:
+            if (state := self._states.get(var.name)) is None:
                 continue
-            if fresh := self._fresh(one):
-                found.append(_drift(one, cell, seen, fresh))
-                seen.told |= fresh
-            same = {leaf.path for leaf in one.leaves if leaf.verdict in _EQUAL}
-            same |= {_MISSING} if not one.missing else set()
-            seen.equal |= dict.fromkeys(same, cell)
-            seen.told = {path: how for path, how in seen.told.items() if path not in same}
-            seen.last = cell
-        return found
+            if news := self._news(var):
+                conclusions.append(_conclude(var, cell, state, news))
+                state.told |= news
+            equal = {leaf.path for leaf in var.leaves if leaf.verdict in _EQUAL}
+            equal |= {_MISSING} if not var.missing else set()
+            state.equal |= dict.fromkeys(equal, cell)
+            state.told = {path: group for path, group in state.told.items() if path not in equal}
+            state.last = cell
+        return conclusions
 
-    def _fresh(self, one: Compared) -> dict[str, frozenset[int] | None]:
+    def _news(self, var: Compared) -> dict[str, frozenset[int] | None]:
         """The leaves on which ranks newly differ, each with these ranks. If each rank has its own
         value, that may be intended (None), unless they had the same before."""
-        seen = self._seen[one.name]
-        differ: dict[str, frozenset[int] | None] = {}
-        for leaf in one.leaves:
+        state = self._states[var.name]
+        groups: dict[str, frozenset[int] | None] = {}
+        for leaf in var.leaves:
             if leaf.verdict == "different":
-                differ[leaf.path] = frozenset(leaf.deviating)
+                groups[leaf.path] = frozenset(leaf.deviating)
             elif leaf.verdict == "no majority":
-                differ[leaf.path] = frozenset(one.by_rank) if leaf.path in seen.equal else None
-        if one.verdict == "not on all":
-            differ[_MISSING] = frozenset(one.missing)
-        return {path: who for path, who in differ.items() if _is_news(seen.told, path, who)}
+                groups[leaf.path] = frozenset(var.by_rank) if leaf.path in state.equal else None
+        if var.verdict == "not on all":
+            groups[_MISSING] = frozenset(var.missing)
+        return {path: group for path, group in groups.items() if _is_news(state.told, path, group)}
 
 
 def _is_news(
-    told: Mapping[str, frozenset[int] | None], path: str, who: frozenset[int] | None
+    known: Mapping[str, frozenset[int] | None], path: str, group: frozenset[int] | None
 ) -> bool:
-    return path not in told or (who is not None and not who <= (told[path] or frozenset()))
+    return path not in known or (group is not None and not group <= (known[path] or frozenset()))
 
 
-def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -> Concluded:
-    some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
-    what = sentence(some) or f"missing on {ranks(one.missing)}"
+def _conclude(var: Compared, cell: str, state: _State, news: Mapping[str, object]) -> Concluded:
+    part = replace(var, leaves=tuple(leaf for leaf in var.leaves if leaf.path in news))
+    detail = sentence(part) or f"missing on {ranks(var.missing)}"
     # It may have differed for longer if it was not known to be equal at the last comparison.
     since = (
         "has differed between ranks since"
-        if {seen.equal.get(path) for path in fresh} == {seen.last}
+        if {state.equal.get(path) for path in news} == {state.last}
         else "differs between ranks after"
     )
-    wrong = any(who is not None for who in fresh.values())
+    is_wrong = any(group is not None for group in news.values())
     how = f"{since} {cell}" if cell else "already differs between ranks"
-    told = f"`{one.name}` {how}: {what}"
-    return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=wrong)
+    text = f"`{var.name}` {how}: {detail}"
+    return Concluded(kind=DRIFT, sentence=text, ranks=part.deviating, wrong=is_wrong)

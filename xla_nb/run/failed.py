@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xla_nb.run.recorded import RecordedRun
 
 #: Raised by Python's own iterators, or needing more than a message.
-_PYTHONS = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+_EXCLUDED = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 class RunFailed(XlaNbError):
@@ -30,31 +30,31 @@ class RunFailed(XlaNbError):
 
     def __init__(self, run: RecordedRun, brief: bool = False) -> None:
         self.run = run
-        told = [sentences.headline(run.state)]
+        paragraphs = [sentences.headline(run.state)]
         if not brief or run.state.refused is not None:
-            told += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
-        self._told = "\n\n".join(told)
-        super().__init__(self._told)
+            paragraphs += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
+        self._message = "\n\n".join(paragraphs)
+        super().__init__(self._message)
 
     def _render_traceback_(self) -> list[str]:
         if not self.is_seen():
             return super()._render_traceback_()
         state, lines = self.run.state, []
-        why = "the run was stopped" if state.outcome == "stopped" else "the run above shows why"
+        reason = "the run was stopped" if state.outcome == "stopped" else "the run above shows why"
         if state.refused is not None:
-            why, lines = "no rank was started", sentences.details(state)
-        return [*lines, f"{type(self).__name__}: {why}."]
+            reason, lines = "no rank was started", sentences.details(state)
+        return [*lines, f"{type(self).__name__}: {reason}."]
 
     def __str__(self) -> str:
-        return self._told
+        return self._message
 
     def __reduce__(self) -> Any:
-        return _failed_elsewhere, (self._told,)
+        return _failed_elsewhere, (self._message,)
 
 
 def _failed_elsewhere(message: str) -> RunFailed:
     failed = RunFailed.__new__(RunFailed)
-    failed._told = message
+    failed._message = message
     failed.args = (message,)
     return failed
 
@@ -62,27 +62,27 @@ def _failed_elsewhere(message: str) -> RunFailed:
 def as_raised(failed: RunFailed) -> RunFailed:
     """The same error, which `except MyError` also catches if a MyError ended the run, with its
     attributes: torch_xla's launchers raise the original."""
-    first = failed.run.state.first_failure
-    if first is None:
+    failure = failed.run.state.first_failure
+    if failure is None:
         return failed
-    raised = failed.run.raised(first.rank)
-    kind = type(raised) if raised is not None else getattr(builtins, first.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _PYTHONS):
+    raised = failed.run.raised(failure.rank)
+    kind = type(raised) if raised is not None else getattr(builtins, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, _EXCLUDED):
         return failed
     try:
-        return _made(failed, kind, raised)
+        return _make_instance(failed, kind, raised)
     except Exception:  # a class may restrict subclassing and instantiation
         return failed
 
 
-def _made(failed: RunFailed, kind: type, raised: BaseException | None) -> RunFailed:
+def _make_instance(failed: RunFailed, kind: type, raised: BaseException | None) -> RunFailed:
     body = {"__module__": RunFailed.__module__}
-    both: Any = type(RunFailed.__name__, (RunFailed, kind), body)
-    again: RunFailed = both.__new__(both)
-    again.args = failed.args if raised is None else raised.args
-    for holder in inspect.getmro(kind):  # `errno`, `pos`, slots
-        for name in filter(lambda n: inspect.ismemberdescriptor(vars(holder)[n]), vars(holder)):
+    cls: Any = type(RunFailed.__name__, (RunFailed, kind), body)
+    copy: RunFailed = cls.__new__(cls)
+    copy.args = failed.args if raised is None else raised.args
+    for base in inspect.getmro(kind):  # `errno`, `pos`, slots
+        for name in filter(lambda n: inspect.ismemberdescriptor(vars(base)[n]), vars(base)):
             with contextlib.suppress(AttributeError, TypeError):
-                setattr(again, name, getattr(raised, name))
-    vars(again).update({**getattr(raised, "__dict__", {}), **vars(failed)})
-    return again
+                setattr(copy, name, getattr(raised, name))
+    vars(copy).update({**getattr(raised, "__dict__", {}), **vars(failed)})
+    return copy

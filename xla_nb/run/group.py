@@ -38,13 +38,13 @@ from xla_nb.wording import exactly, ranks
 DEFAULT = "ranks"
 #: The name of each program's module: the file for the next one exists before it is known.
 PROGRAM = "xla_nb_live_cell"
-_TICK, _SOON = 0.1, 5.0
-_BOTH = (
+_TICK, _DEATH_TIMEOUT = 0.1, 5.0
+_BOTH_NOTICE = (
     "In %%xla cells `{name}` is the ranks' own variable (set in {label}), not the notebook's. "
     "To use the notebook's value, run `{ranks}.push({name}={name})`, or `del {name}` in a "
     "%%xla cell."
 )
-_STOPPED = "Stopped because the live ranks were ended"
+_STOP_REASON = "Stopped because the live ranks were ended"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Group:
         self._why_lost = ""
         self._pid = os.getpid()
         self._timer: threading.Timer | None = None
-        self._turn = threading.Lock()  # to give ranks a program
+        self._turn_lock = threading.Lock()  # to give ranks a program
         self._asks = threading.Lock()  # held until a question is answered
         self._question: Run | None = None  # the last question
         run.take(events.GroupBegan(name=name, idle=idle))
@@ -101,7 +101,7 @@ class Group:
         self._programs: dict[Run, tuple[int, ...]] = {}  # those in progress, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # module or object imported under each name
-        self._both: set[str] = set()  # names reported as bound on both sides
+        self._both_names: set[str] = set()  # names reported as bound on both sides
 
     @property
     def world(self) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class Group:
             self.end("before all ranks had started")
             self.run.check()
             raise LaunchError(f"{self.why_lost}.")  # somebody ended them while they started
-        self._wait_for_more()
+        self._start_timer()
 
     def launch(
         self,
@@ -160,15 +160,15 @@ class Group:
         Raises UsageError if one of them does not exist or runs another program, and LaunchError.
         """
         chosen = self.world if members is None else members
-        with self._asks, self._turn:
+        with self._asks, self._turn_lock:
             self.check(chosen)
-            program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
+            program = replace(program, notes=(*program.notes, *self._notices_of_both(program.both)))
             run = self._launch(program, options, chosen, on_wait, kind)
             number = self.number
             self.sent.confirm()
-            began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
-            self.run.take(began)
-        run.at_end(lambda run: self._over(run, number))
+            event = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
+            self.run.take(event)
+        run.at_end(lambda run: self._end_program(run, number))
         return run
 
     @contextlib.contextmanager
@@ -181,11 +181,11 @@ class Group:
         if not self._asks.acquire(timeout=-1 if within is None else within):
             raise TimeoutError
         try:
-            with self._turn:
+            with self._turn_lock:
                 self.check(members)
                 program = replace(program, remote=self.remote.keys())
                 run = self._launch(program, options, members, asks=True)
-            run.at_end(self._leave)
+            run.at_end(self._remove_program)
             yield run
         finally:
             self._asks.release()
@@ -200,52 +200,52 @@ class Group:
         *,
         asks: bool = False,
     ) -> Run:
-        self._cancel()
+        self._cancel_timer()
         self.number += 1
         members = None if chosen == self.world else chosen
         turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
-        some = replace(options, n=len(chosen))
+        rank_options = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts" if asks else self.run.record)
-        run = launch(program, some, self._engine, on_wait, kind, turn=turn, create=create)
+        run = launch(program, rank_options, self._engine, on_wait, kind, turn=turn, create=create)
         self._question = run if asks else self._question
         self._programs[run] = chosen
-        run.at_force(self._force)
+        run.at_force(self._note_loss)
         return run
 
-    def _force(self, run: Run, sent: signal.Signals) -> None:
+    def _note_loss(self, run: Run, sent: signal.Signals) -> None:
         """Note the loss of ranks that are about to be ended by force with a program."""
-        staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
-        numbers = [one.rank for one in staying]
-        who, did = ranks(numbers) if staying else "the ranks' job", "did not answer"
+        staying = [rank for rank in run.state.ranks.values() if rank.phase not in ENDED]
+        numbers = [rank.rank for rank in staying]
+        subject, failure = ranks(numbers) if staying else "the ranks' job", "did not answer"
         if staying:
             where = in_words(run.state, numbers, time.time())
-            did = f"did not stop ({where})" if where else "did not stop"
-        self._why_lost = f"{run.label} was ended by force because {who} {did}"
+            failure = f"did not stop ({where})" if where else "did not stop"
+        self._why_lost = f"{run.label} was ended by force because {subject} {failure}"
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all ranks
             self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
         """Add a run to the history if it succeeds."""
 
-        def ended(run: Run) -> None:
+        def add(run: Run) -> None:
             if run.ok:
                 self.history.append(played)
 
-        run.at_end(ended)
+        run.at_end(add)
 
     def remote_beside(self, values: Mapping[str, object]) -> Set[str]:
         """The names that belong to the ranks while the notebook has these values: without those
         under which both imported the same object, which all ranks get."""
-        known = {name: imported_as(values[name]) for name in self._imported.keys() & values.keys()}
-        same = {name for name, one in known.items() if one and one == self._imported[name]}
+        origin = {name: imported_as(values[name]) for name in self._imported.keys() & values.keys()}
+        same = {name for name, obj in origin.items() if obj and obj == self._imported[name]}
         return self.remote.keys() - same
 
-    def _told_of_both(self, names: Iterable[str]) -> list[str]:
+    def _notices_of_both(self, names: Iterable[str]) -> list[str]:
         """Notices for names that both sides have bound, each name once."""
-        fresh = [name for name in names if name not in self._both]
-        self._both.update(fresh)
-        ranks = self.in_code
-        return [_BOTH.format(name=n, label=self.remote[n], ranks=ranks) for n in fresh]
+        new = [name for name in names if name not in self._both_names]
+        self._both_names.update(new)
+        expression = self.in_code
+        return [_BOTH_NOTICE.format(name=n, label=self.remote[n], ranks=expression) for n in new]
 
     def check(self, members: Iterable[int]) -> None:
         """Raise UsageError if one of these ranks cannot run a program after answering its current
@@ -258,18 +258,18 @@ class Group:
         if self._is_starting:
             raise UsageError("The live ranks are still starting.")
         chosen = set(members)
-        if strange := chosen - set(self.world):
-            there = "There is" if len(strange) == 1 else "There are"
-            raise UsageError(f"{there} no {ranks(strange)}, only {ranks(self.world)}.")
+        if unknown := chosen - set(self.world):
+            verb = "There is" if len(unknown) == 1 else "There are"
+            raise UsageError(f"{verb} no {ranks(unknown)}, only {ranks(self.world)}.")
         if chosen - set(self.alive):
-            raise LaunchError(f"{self._told_of_loss()} Start new ones: {self._how_to_start}.")
+            raise LaunchError(f"{self._describe_loss()} Start new ones: {self._start_command}.")
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
             if common and run is not self._question:
-                way = f" (%xla_stop {run.name})" if self._has_magics else ""
+                advice = f" (%xla_stop {run.name})" if self._has_magics else ""
                 raise UsageError(
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it, or "
-                    f"stop it{way}."
+                    f"stop it{advice}."
                 )
 
     @property
@@ -280,51 +280,51 @@ class Group:
     @property
     def told_of_being_there(self) -> str:
         """The refusal to start others with the same name."""
-        own = self._in_magics
-        there = f"Live ranks{own} are already running ({ranks(self.world)})."
+        arg = self._magic_argument
+        text = f"Live ranks{arg} are already running ({ranks(self.world)})."
         if not self._has_magics:
-            return f"{there} End them (close()), or start others: xla_nb.ranks('others', n=2)."
+            return f"{text} End them (close()), or start others: xla_nb.ranks('others', n=2)."
         return (
-            f"{there} Restart them with %xla_restart{own}, end them with %xla_shutdown{own}, or "
+            f"{text} Restart them with %xla_restart{arg}, end them with %xla_shutdown{arg}, or "
             "start others with --name NAME."
         )
 
     @property
-    def _in_magics(self) -> str:
+    def _magic_argument(self) -> str:
         """Their name as an argument of a magic; "" if it needs none."""
         return "" if self.name == DEFAULT else f" {shlex.quote(self.name)}"
 
     @property
-    def _how_to_start(self) -> str:
+    def _start_command(self) -> str:
         """The command that starts new ones in their place."""
-        own = self._in_magics
+        arg = self._magic_argument
         if self._has_magics and self._is_ended:
-            return f"%xla_start --name{own}" if own else "%xla_start"
+            return f"%xla_start --name{arg}" if arg else "%xla_start"
         if self._has_magics:
-            return f"%xla_restart{own}"
+            return f"%xla_restart{arg}"
         name = "" if self.name == DEFAULT else f"{self.name!r}, "
-        anew = f"xla_nb.ranks({name}n={len(self.world)})"
-        return anew if self._is_ended else f"close(), then {anew}"
+        call = f"xla_nb.ranks({name}n={len(self.world)})"
+        return call if self._is_ended else f"close(), then {call}"
 
-    def _told_of_loss(self) -> str:
+    def _describe_loss(self) -> str:
         if self.run.state.ending and not self.run.state.troubled:
             return f"{self.why_lost}."
         if self.alive:
-            gone = sorted(set(self.world) - set(self.alive))
+            lost = sorted(set(self.world) - set(self.alive))
             return (
-                f"{self.why_lost}. The state of {ranks(gone)} is lost. You can still run cells on "
+                f"{self.why_lost}. The state of {ranks(lost)} is lost. You can still run cells on "
                 f"{ranks(self.alive)}, and read values with `{self.in_code}.pull`."
             )
         return f"The live ranks have ended: {self.why_lost}."
 
-    def _over(self, run: Run, number: int) -> None:
+    def _end_program(self, run: Run, number: int) -> None:
         """Note the names that an ended program bound. If a rank could not open what it was sent,
         the ranks' values are unknown, so everything is sent again."""
         if run.state.unopened:
             self.sent.forget()
         dead = {rank.rank for rank in run.state.ranks.values() if rank.death is not None}
         with self.run.changed:  # their death is reported to the live ranks' run as well
-            self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
+            self.run.changed.wait_for(lambda: not dead & set(self.alive), _DEATH_TIMEOUT)
         for event in run.state.bound:
             for name in event.bound:
                 self._imported[name] = event.imported.get(name, "")
@@ -338,37 +338,37 @@ class Group:
             self.remote.pop(name, None)
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
-        ended = events.ProgramEnded(
+        end_event = events.ProgramEnded(
             number=number,
             outcome=outcome,
             headline=headline,
             elapsed=run.elapsed,
             found=sentences.found(run.state),
         )
-        self.run.take(ended)
-        self._leave(run)
+        self.run.take(end_event)
+        self._remove_program(run)
 
-    def _leave(self, run: Run) -> None:
+    def _remove_program(self, run: Run) -> None:
         del self._programs[run]
-        self._wait_for_more()
+        self._start_timer()
 
-    def _wait_for_more(self) -> None:
+    def _start_timer(self) -> None:
         """End the ranks if no program arrives for too long."""
         if self.idle is not None and not self._programs and not self.run.state.ending:
-            self._cancel()
+            self._cancel_timer()
             self._timer = threading.Timer(self.idle, self._end_idle)
             self._timer.daemon = True
             self._timer.start()
 
     def _end_idle(self) -> None:
-        with self._turn:
+        with self._turn_lock:
             if self._programs or self.idle is None:
                 return
             why = f"after {exactly(self.idle)} without a cell (--idle)"
             self.run.take(events.GroupEnding(why=why))
         self._finish()
 
-    def _cancel(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -376,7 +376,7 @@ class Group:
         """End all ranks and their programs. `why` continues "ended": `by %xla_shutdown`."""
         self._is_ended = True
         try:
-            with self._turn:
+            with self._turn_lock:
                 if not self.run.state.ending:
                     self.run.take(events.GroupEnding(why=why))
             self._finish()
@@ -385,13 +385,13 @@ class Group:
             raise
 
     def _finish(self) -> None:
-        self._cancel()
+        self._cancel_timer()
         running = list(self._programs)
         for run in running:
-            run.stop(_STOPPED)
+            run.stop(_STOP_REASON)
         for run in running:
             run.join_end()
         self._engine.end(self.run.name)
         if not self.run.join_end(self.options.grace):
-            self.run.stop(_STOPPED)
+            self.run.stop(_STOP_REASON)
             self.run.join_end()

@@ -18,12 +18,12 @@ from xla_nb.run.activity import RankStatus, Tracks
 from xla_nb.run.stacks import Asked, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
-_SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
-_MANY = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer
+_INTERVAL, _SHORT, _SHORTEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
+_MANY_RANKS = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer
 _NEAR = 0.8  # share of the time without progress from which a rank is reported with hung ones
-_SURE = 1.0  # seconds of a wait for an ended rank's lock until it is reported
-_AGAIN = 10.0  # seconds between two waits for the lock that count as one
-_FREELY, _DISTANCE = 10, 3600.0  # reports, after which each interval doubles, up to _DISTANCE
+_LOCK_WAIT = 1.0  # seconds of a wait for an ended rank's lock until it is reported
+_RETRY = 10.0  # seconds between two waits for the lock that count as one
+_FREE, _MAX_GAP = 10, 3600.0  # reports, after which each interval doubles, up to _MAX_GAP
 
 #: The problem, "lock" or "quiet", and the rank.
 _Reason = tuple[str, int]
@@ -48,9 +48,9 @@ class HangWatch:
 
     def __init__(self, run: Watched, after: float, *, stops: bool) -> None:
         self._run, self._after, self._stops = run, after, stops
-        self._looked = self._last = float("-inf")  # times of the last look and the last report
-        self._reports = 0
-        self._waited: dict[int, float] = {}  # when ranks were last seen waiting for the lock
+        self._looked_at = self._reported_at = float("-inf")  # last look and last report
+        self._report_count = 0
+        self._lock_waits: dict[int, float] = {}  # when ranks were last seen waiting for the lock
         self._reported: frozenset[_Reason] = frozenset()
         self._inquiry: Inquiry | None = None
 
@@ -60,89 +60,89 @@ class HangWatch:
             if self._inquiry.settled:
                 answers, self._inquiry = self._inquiry.answers(), None
                 self._report(answers, now)
-        elif now - self._looked >= self._pause():
+        elif now - self._looked_at >= self._pause():
             self._look(now)
 
     def _pause(self) -> float:
         """Seconds between two looks: each costs a read and a few calls for every rank."""
         state = self._run.state
-        often = self._reported or any(rank.phase in ENDED for rank in state.ranks.values())
-        pause = _OFTEN * max(1.0, len(state.ranks) / _MANY) if often else _SELDOM
-        return min(pause, max(_SOONEST, self._after / 5)) if self._after else pause
+        is_alert = self._reported or any(rank.phase in ENDED for rank in state.ranks.values())
+        pause = _SHORT * max(1.0, len(state.ranks) / _MANY_RANKS) if is_alert else _INTERVAL
+        return min(pause, max(_SHORTEST, self._after / 5)) if self._after else pause
 
     def _look(self, now: float) -> None:
         statuses = self._statuses(now)
-        gone = self._reported - self._reasons(statuses, _NEAR) - self._kept(statuses, now)
-        if gone:
-            self._say_over(gone, statuses)
-        news = self._reasons(statuses) - self._reported
-        if news and now - self._last >= self._gap(any(kind != "quiet" for kind, _ in news)):
+        over = self._reported - self._reasons(statuses, _NEAR) - self._lock_waiters(statuses, now)
+        if over:
+            self._report_over(over, statuses)
+        new = self._reasons(statuses) - self._reported
+        if new and now - self._reported_at >= self._gap(any(kind != "quiet" for kind, _ in new)):
             self._inquiry = Inquiry(self._run)
 
-    def _kept(self, statuses: list[RankStatus], now: float) -> frozenset[_Reason]:
+    def _lock_waiters(self, statuses: list[RankStatus], now: float) -> frozenset[_Reason]:
         """Ranks that waited for the lock recently: one that tries again and again may be seen
         between two attempts."""
-        running = [one for one in statuses if one.phase not in ENDED]
-        self._waited.update((one.rank, now) for one in running if one.waits_for_lock)
-        late = (
-            one.rank for one in running if now - self._waited.get(one.rank, float("-inf")) < _AGAIN
+        running = [s for s in statuses if s.phase not in ENDED]
+        self._lock_waits.update((s.rank, now) for s in running if s.waits_for_lock)
+        recent = (
+            s.rank for s in running if now - self._lock_waits.get(s.rank, float("-inf")) < _RETRY
         )
-        return frozenset(("lock", rank) for rank in late)
+        return frozenset(("lock", rank) for rank in recent)
 
     def _gap(self, certain: bool) -> float:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
         `certain`: the new reason does not depend on elapsed time."""
-        more = min(max(0, self._reports - _FREELY), 20)
-        gap = min(_DISTANCE, (60 if certain else self._after) * 2.0**more)
-        return max(0.0 if certain else self._after, gap if self._reports >= _FREELY else 0.0)
+        doublings = min(max(0, self._report_count - _FREE), 20)
+        gap = min(_MAX_GAP, (60 if certain else self._after) * 2.0**doublings)
+        return max(0.0 if certain else self._after, gap if self._report_count >= _FREE else 0.0)
 
-    def _say_over(self, gone: frozenset[_Reason], statuses: list[RankStatus]) -> None:
+    def _report_over(self, over: frozenset[_Reason], statuses: list[RankStatus]) -> None:
         self._reported = frozenset()
         hang = self._run.state.hang
         if hang is None or hang.over:
             return
-        before = sorted({rank for _, rank in gone})
-        self._run.take(events.HangOver(why=waits.why_over(before, statuses)))
+        numbers = sorted({rank for _, rank in over})
+        self._run.take(events.HangOver(why=waits.why_over(numbers, statuses)))
 
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
-        statuses = [_with_answer(one, answers.get(one.rank)) for one in self._statuses(now)]
+        statuses = [_with_answer(s, answers.get(s.rank)) for s in self._statuses(now)]
         if not self._reasons(statuses) - self._reported:
             return  # they have made progress since
         # Ranks begin to wait one after the other: put all of them into one report.
-        found = self._reasons(statuses, _NEAR)
-        self._reported, self._last = found, now
-        self._reports += 1
-        told = waits.verdict(statuses, _NEAR * self._after)
+        reasons = self._reasons(statuses, _NEAR)
+        self._reported, self._reported_at = reasons, now
+        self._report_count += 1
+        verdict = waits.verdict(statuses, _NEAR * self._after)
         self._run.take(
             events.HangReported(
-                verdict=told,
-                ranks=tuple(sorted({rank for _, rank in found})),
+                verdict=verdict,
+                ranks=tuple(sorted({rank for _, rank in reasons})),
                 groups=tuple(waits.groups(statuses, answers)),
             )
         )
         if self._stops:
-            self._run.stop(f"Stopped at a hang: {told}")  # with the times at the stop
+            self._run.stop(f"Stopped at a hang: {verdict}")  # with the times at the stop
 
     def _reasons(self, statuses: list[RankStatus], share: float = 1.0) -> frozenset[_Reason]:
         """One reason for each rank with a problem; ranks are quiet after `share` of the time."""
-        by_rank = {one.rank: one for one in statuses}
-        running = [one for one in statuses if one.phase not in ENDED]
-        found: set[_Reason] = set()
-        for one in running:
-            held = [by_rank[rank] for rank in one.missing if rank in by_rank]
+        by_rank = {status.rank: status for status in statuses}
+        running = [status for status in statuses if status.phase not in ENDED]
+        reasons: set[_Reason] = set()
+        for status in running:
+            holders = [by_rank[rank] for rank in status.missing if rank in by_rank]
             if (
-                one.waits_for_lock
-                and one.lasting >= _SURE
-                and any(holder.phase in ENDED for holder in held)
+                status.waits_for_lock
+                and status.lasting >= _LOCK_WAIT
+                and any(holder.phase in ENDED for holder in holders)
             ):
-                found.add(("lock", one.rank))
-            elif self._after and one.quiet >= share * self._after:
-                found.add(("quiet", one.rank))
-        return frozenset(found)
+                reasons.add(("lock", status.rank))
+            elif self._after and status.quiet >= share * self._after:
+                reasons.add(("quiet", status.rank))
+        return frozenset(reasons)
 
     def _statuses(self, now: float) -> list[RankStatus]:
-        self._looked = now
+        self._looked_at = now
         state, tracks = self._run.state, self._run.tracks
         ended = {rank.rank: rank.ended for rank in state.ranks.values() if rank.ended is not None}
         statuses = []
@@ -150,12 +150,12 @@ class HangWatch:
             with tracks.lock:
                 if rank.phase not in ENDED:
                     tracks.look(rank, self._run.sample)
-                    written = self._written(rank)
+                    written = self._bytes_written(rank)
                     tracks[rank.rank].watch(rank, written, now)
                 statuses.append(tracks[rank.rank].status(rank, now, ended))
         return statuses
 
-    def _written(self, rank: RankState) -> int:
+    def _bytes_written(self, rank: RankState) -> int:
         """Bytes that a rank has written, reported, displayed, and sent of its result."""
         record, size = self._run.record, 0
         for path in (
@@ -170,11 +170,11 @@ class HangWatch:
         return size
 
 
-def _with_answer(one: RankStatus, answer: events.StackGroup | None) -> RankStatus:
+def _with_answer(status: RankStatus, answer: events.StackGroup | None) -> RankStatus:
     """The status with place and call from the rank's stack; a rank that answers is not unheard."""
     if answer is None or not answer.stack:
-        return one
-    place = answer.place or one.place
-    same = place == one.place and one.call
-    call = same or waits.call_at(place, answer.stack)
-    return replace(one, place=place, call=call, unheard=False)
+        return status
+    place = answer.place or status.place
+    known_call = place == status.place and status.call
+    call = known_call or waits.call_at(place, answer.stack)
+    return replace(status, place=place, call=call, unheard=False)

@@ -33,15 +33,15 @@ from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
-_SHARED = (
+_SHARED_NOTICE = (
     "Ranks share tensors and arrays in shared memory (`share_memory_()`, DataLoader workers) with "
     "the notebook: every process sees every write."
 )
-_COPIED = (
+_COPIED_NOTICE = (
     "Ranks get copies of tensors and arrays in shared memory: a write is not visible to other "
     "ranks or the notebook."
 )
-_BEHIND = (
+_NO_INPUT = (
     "A background run (--bg) has no cell for input(). Call input() before the launch and pass the "
     "answer as an argument."
 )
@@ -70,11 +70,11 @@ def launch(
     name = name_at(time.time())
     try:
         record = create(name)
-        path = None if turn is not None else _written(record, program)
+        path = None if turn is not None else _write_program(record, program)
     except OSError as problem:
-        free = "Set XLA_NB_HOME to a folder of yours with free space."
+        advice = "Set XLA_NB_HOME to a folder of yours with free space."
         raise LaunchError(
-            f"Cannot write the run's files: {problem}. {shortage(problem.errno) or free}"
+            f"Cannot write the run's files: {problem}. {shortage(problem.errno) or advice}"
         ) from None
     request = Request(
         run=name,
@@ -96,7 +96,7 @@ def launch(
         magic=program.magic,
         binds=program.binds,
         drops=program.drops,
-        why_mute=_BEHIND if options.bg else "",
+        why_mute=_NO_INPUT if options.bg else "",
         lives=lives,
         turn=turn,
     )
@@ -104,19 +104,19 @@ def launch(
         feed = _start(program, request, fit, engine, on_wait)
     except BaseException as problem:
         with contextlib.suppress(OSError):  # the launch has already failed with an error
-            ended = {"outcome": "failed", "headline": "not started", "elapsed": 0.0}
-            record.close({"run": name, "cell": program.label, "ok": False, **ended, "ranks": []})
+            outcome = {"outcome": "failed", "headline": "not started", "elapsed": 0.0}
+            record.close({"run": name, "cell": program.label, "ok": False, **outcome, "ranks": []})
         if isinstance(problem, OSError):
-            more = shortage(problem.errno)
-            raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
+            advice = shortage(problem.errno)
+            raise LaunchError(f"Cannot start the run: {problem}. {advice}".rstrip()) from None
         raise
     group = turn.group if turn else ""
-    its = program.definitions
-    run = kind(name, program.label, record, engine, feed, options, its, group)
-    shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
+    definitions = program.definitions
+    run = kind(name, program.label, record, engine, feed, options, definitions, group)
+    shared = (_SHARED_NOTICE if engine.here else _COPIED_NOTICE,) if program.parcel.shares() else ()
     if turn is None:
-        front = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
-        run.take(events.Launched(label=run.label, called=program.called, notebook=front))
+        notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
+        run.take(events.Launched(label=run.label, called=program.called, notebook=notebook))
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))
@@ -144,7 +144,7 @@ def name_at(now: float) -> str:
     return f"{second}-{int(now % 1 * 4096):03x}{secrets.token_hex(2)[:3]}"
 
 
-def _written(record: Record, program: Program) -> Path:
+def _write_program(record: Record, program: Program) -> Path:
     """Write the program's file to its record. Raises OSError after removing the record."""
     path = record.program(program.name)
     try:

@@ -28,10 +28,10 @@ VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SPAN = re.compile(r"(\d{1,6})(?:\s*[-\u2013]\s*(\d{1,6}))?")
-_RANKS = 100_000  # most ranks in one span
-_MOST = 10**9  # more than any machine has, or anybody waits
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SWITCH = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
+_MAX_RANKS = 100_000  # most ranks in one span
+_LIMIT = 10**9  # more than any machine has, or anybody waits
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SWITCH_WORDS = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 
 #: Checks a value, or its text on a line, and returns it in its own type; raises UsageError with the
 #: name that the user knows it by.
@@ -48,8 +48,8 @@ def count(label: str, value: Any) -> int:
         number = int(value)
     elif hasattr(value, "__index__") and not isinstance(value, bool):  # NumPy's integers too
         number = operator.index(value)
-    if type(number) is not int or not 1 <= number < _MOST:
-        raise UsageError(f"{label} must be a whole number of at least 1, not {_shown(value)}.")
+    if type(number) is not int or not 1 <= number < _LIMIT:
+        raise UsageError(f"{label} must be a whole number of at least 1, not {_repr(value)}.")
     return number
 
 
@@ -57,23 +57,23 @@ def duration(label: str, value: Any) -> float:
     """Seconds: `90`, `1.5s`, `5m`, `2h`."""
     seconds = value
     if isinstance(value, str) and (match := _TIME.fullmatch(value)):
-        seconds = float(match[1]) * _SECONDS[match[2]]
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _MOST:
+        seconds = float(match[1]) * _UNITS[match[2]]
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _LIMIT:
         return float(seconds)
-    raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
+    raise UsageError(f"Invalid {label} {_repr(value)}. Use 90, 5m or 2h.")
 
 
 def numbers(label: str, value: Any) -> tuple[int, ...]:
     """Ranks: `2`, `0,2`, `1-3`; in Python also one or several numbers."""
-    text = value if isinstance(value, str) else ",".join(map(str, _several(value)))
+    text = value if isinstance(value, str) else ",".join(map(str, _as_iterable(value)))
     spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
-    if len(ends) < len(spans) or any(not 0 <= last - first < _RANKS for first, last in ends):
-        raise UsageError(f"{label} must be ranks, such as 0, 0,2 or 1-3, not {_shown(value)}.")
+    if len(ends) < len(spans) or any(not 0 <= last - first < _MAX_RANKS for first, last in ends):
+        raise UsageError(f"{label} must be ranks, such as 0, 0,2 or 1-3, not {_repr(value)}.")
     return tuple(sorted({rank for first, last in ends for rank in range(first, last + 1)}))
 
 
-def _several(value: Any) -> Iterable[Any]:
+def _as_iterable(value: Any) -> Iterable[Any]:
     return value if isinstance(value, Iterable) else [value]
 
 
@@ -88,11 +88,11 @@ class OneOf:
         fits = self.fits or self.words.__contains__
         if not isinstance(value, str) or not fits(value):
             choices = listed(self.words, "or")
-            raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
+            raise UsageError(f"Unknown {label} {_repr(value)}. Choose {choices}.")
         return value
 
 
-def _tpu(label: str, value: Any) -> str:
+def _tpu_type(label: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{label} must be the name of a TPU type, not {_type(value)}.")
     return tpu_types.simulatable(label, value)
@@ -100,9 +100,9 @@ def _tpu(label: str, value: Any) -> str:
 
 def switch(label: str, value: Any) -> bool:
     """True or False, or `on`, `off`, `yes`, `no`."""
-    state = _SWITCH.get(value.lower()) if isinstance(value, str) else value
+    state = _SWITCH_WORDS.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(state, bool):
-        raise UsageError(f"{label} must be true or false, not {_shown(value)}.")
+        raise UsageError(f"{label} must be true or false, not {_repr(value)}.")
     return state
 
 
@@ -120,8 +120,8 @@ def _environment(label: str, value: Any) -> dict[str, str]:
         if not isinstance(text, str):
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
         if not (_is_text(name) and _is_text(text)):
-            wrong = "a NUL character or a lone surrogate"
-            raise UsageError(f"{label}: {name!r} or its value has {wrong}. Remove it.")
+            fault = "a NUL character or a lone surrogate"
+            raise UsageError(f"{label}: {name!r} or its value has {fault}. Remove it.")
     return dict(value)
 
 
@@ -144,7 +144,7 @@ def variable(label: str, value: str) -> str:
     """The name of a variable, normalized as Python does."""
     name = unicodedata.normalize("NFKC", value)
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
+        raise UsageError(f"{label} needs a variable name; {_repr(value)} is not one.")
     if name.startswith("__") and name.endswith("__"):
         raise UsageError(f"{label} {name}: that name is reserved by Python. Use another name.")
     return name
@@ -154,7 +154,7 @@ def _type(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _shown(value: Any) -> str:
+def _repr(value: Any) -> str:
     return shortened(untrusted.words(lambda: repr(value), "repr()"), 200)
 
 
@@ -193,9 +193,9 @@ class Option:
         return exactly(self.default) if self.check is duration else str(self.default)
 
 
-def _option(default: Any, *declared: Any, **more: Any) -> Any:
+def _option(default: Any, *args: Any, **kwargs: Any) -> Any:
     """A field of Options with its default and the rest of its Option."""
-    option = Option("", default, *declared, **more)
+    option = Option("", default, *args, **kwargs)
     return field(default_factory=lambda: default, metadata={Option: option})
 
 
@@ -221,7 +221,7 @@ class Options:
     slices: int | None = _option(None, "S", count, "TPU slices that the hosts form", "1")
     wait: float = _option(0.0, "TIME", duration, "how long to wait for free hosts", "do not wait")
     simulate: str | None = _option(
-        None, "TYPE", _tpu,
+        None, "TYPE", _tpu_type,
         "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks see "
         "a CPU",
         "XLA_NB_SIMULATE; without a TPU the smallest type with N chips",
@@ -260,7 +260,7 @@ class Options:
 
 
 OPTIONS: dict[str, Option] = {
-    each.name: replace(each.metadata[Option], name=each.name) for each in fields(Options)
+    spec.name: replace(spec.metadata[Option], name=spec.name) for spec in fields(Options)
 }
 DROPIN, GUARD = "dropin", "guard"
 #: The settings of `%xla_config` for a notebook.
@@ -318,9 +318,9 @@ def explained(flags: bool) -> Callable[[_F], _F]:
 
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
     """Raise UsageError for options that do not exist."""
-    if strange := sorted(set(given) - set(known)):
-        hint = f"{meant(strange[0], known)} Choose {listed(known)}."
-        raise UsageError(f"Unknown option {listed(strange)}.{hint}")
+    if unknown := sorted(set(given) - set(known)):
+        hint = f"{meant(unknown[0], known)} Choose {listed(known)}."
+        raise UsageError(f"Unknown option {listed(unknown)}.{hint}")
 
 
 def environment(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
@@ -333,6 +333,6 @@ def arguments(value: object) -> tuple[object, ...]:
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, tuple):
-        meant = "()" if value is None else f"({value!r},)"
-        raise UsageError(f"args must be a tuple, not {value!r}. Write args={meant}.")
+        example = "()" if value is None else f"({value!r},)"
+        raise UsageError(f"args must be a tuple, not {value!r}. Write args={example}.")
     return value

@@ -366,8 +366,7 @@ def _make_trouble(state: RunState, group: list[RankError], lead: RankError | Non
     is_first = error.rank == state.first_trouble
     follows = not is_first and all(state.ranks[one.rank].follows for one in group)
     is_told = lead is not None and (
-        error.rank == lead.rank
-        or (error.kind == MISMATCH and error.first_line == lead.first_line)
+        error.rank == lead.rank or (error.kind == MISMATCH and error.first_line == lead.first_line)
     )
     text = error.traceback or (str(error) if "\n" in error.message else "")
     if is_told and str(error) == error.first_line[:_FULL]:

@@ -55,10 +55,10 @@ class Inquiry:
     def groups(self) -> list[StackGroup]:
         """The answers so far, the place with the fewest ranks first, as the outlier; then the ranks
         that have ended and have no stack."""
-        told, ranks = self.answers(), self._run.state.ranks
-        ended = alike({rank: ranks[rank].phase for rank in ranks.keys() - told.keys()})
-        more = [StackGroup(who, "", "", phase) for phase, who in ended.items()]
-        return grouped(told) + more if told else []
+        answers, ranks = self.answers(), self._run.state.ranks
+        ended = alike({rank: ranks[rank].phase for rank in ranks.keys() - answers.keys()})
+        others = [StackGroup(numbers, "", "", phase) for phase, numbers in ended.items()]
+        return grouped(answers) + others if answers else []
 
     def answers(self) -> dict[int, StackGroup]:
         """The answers so far by rank, and for ranks without one whatever is known of them. A stack
@@ -89,17 +89,17 @@ def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
 def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
     if rank.located is not None and rank.located >= since:
         return told(rank)
-    seen, struck, place = run.sample(rank.rank), rank.interrupted, ""
-    is_news = seen is not None and rank.is_news(seen.at, seen.place)
+    sample, interrupt, place = run.sample(rank.rank), rank.interrupted, ""
+    is_news = sample is not None and rank.is_news(sample.at, sample.place)
     note = "not responding (stopped, or blocked in native code)"
     if rank.phase == "starting":
         note = "not started yet: joining the runtime"
-    elif struck is not None and rank.only_interrupted and not is_news:
-        at = f"interrupted at {struck.place}; " if struck.place else ""
+    elif interrupt is not None and rank.only_interrupted and not is_news:
+        at = f"interrupted at {interrupt.place}; " if interrupt.place else ""
         note = f"{at}not responding since (stopped, or blocked in native code)"
-    elif seen is not None:
-        ago = f"{max(0.0, since - seen.at):.0f} s ago"
-        place = seen.place
+    elif sample is not None:
+        ago = f"{max(0.0, since - sample.at):.0f} s ago"
+        place = sample.place
         note = f"not responding (stopped, or blocked in native code); last seen here {ago}"
     return StackGroup((rank.rank,), place, "", note)
 
@@ -111,17 +111,17 @@ def told(rank: RankState) -> StackGroup:
 
 def grouped(answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     """The ranks grouped by answer, the smallest group first."""
-    found = alike({rank: replace(answer, ranks=()) for rank, answer in answers.items()})
-    groups = [replace(answer, ranks=numbers) for answer, numbers in found.items()]
+    by_answer = alike({rank: replace(answer, ranks=()) for rank, answer in answers.items()})
+    groups = [replace(answer, ranks=numbers) for answer, numbers in by_answer.items()]
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 
 def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
     """The ranks grouped by equal things, in order."""
-    found: dict[Kind, list[int]] = {}
+    groups: dict[Kind, list[int]] = {}
     for rank in sorted(things):
-        found.setdefault(things[rank], []).append(rank)
-    return {thing: tuple(ranks) for thing, ranks in found.items()}
+        groups.setdefault(things[rank], []).append(rank)
+    return {thing: tuple(ranks) for thing, ranks in groups.items()}
 
 
 def _innermost_first(stack: str) -> str:
@@ -147,5 +147,5 @@ def text(groups: list[StackGroup]) -> str:
 def short(group: StackGroup, most: int) -> StackGroup:
     """The group with at most this many lines of its stack, the innermost."""
     lines = group.stack.splitlines()
-    more = ["  …"] if lines[most:] else []
-    return replace(group, stack="\n".join([*lines[:most], *more]))
+    ellipsis = ["  …"] if lines[most:] else []
+    return replace(group, stack="\n".join([*lines[:most], *ellipsis]))

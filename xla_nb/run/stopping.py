@@ -23,7 +23,7 @@ from xla_nb.wording import listed, ranks
 TERM_PATIENCE = 1.0
 #: Seconds until what is left of a run is killed once more.
 KILL_PATIENCE = 5.0
-_IN_VAIN = 6  # from this rung on, the process that should have killed them is killed
+_LAST_RUNG = 6  # from this rung on, the process that should have killed them is killed
 
 
 class Ladder:
@@ -33,7 +33,7 @@ class Ladder:
     def __init__(self, run: str, engine: Engine, grace: float) -> None:
         self._run, self._engine, self._grace = run, engine, grace
         self._rung = 0
-        self._told: set[tuple[str, int]] = set()  # processes that the last rung reached
+        self._signaled: set[tuple[str, int]] = set()  # processes that the last rung reached
         self.due: float | None = None
 
     @property
@@ -56,8 +56,8 @@ class Ladder:
         none runs. Processes in `waiting` have not begun yet, and ignore an interrupt."""
         self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
         pids = pids or {}
-        told = ((host, pid) for host, numbers in pids.items() for pid in numbers)
-        self._told = {one for one in told if one[1] not in waiting}
+        processes = ((host, pid) for host, numbers in pids.items() for pid in numbers)
+        self._signaled = {process for process in processes if process[1] not in waiting}
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)
             self.due = now + self._grace
@@ -65,7 +65,7 @@ class Ladder:
             self._engine.signal(self._run, pids, signal.SIGTERM)
             self.due = now + TERM_PATIENCE
         else:
-            if self._rung < _IN_VAIN:
+            if self._rung < _LAST_RUNG:
                 self._engine.kill(self._run)
             else:
                 feed.kill()
@@ -81,19 +81,19 @@ class Ladder:
     def meet(self, host: str, pid: int, *, again: bool = False) -> None:
         """Send a rank that has just begun the signal that the others got; `again`: even if it was
         sent before, as it was ignored then."""
-        if self._rung in (1, 2) and (again or (host, pid) not in self._told):
-            self._told.add((host, pid))
+        if self._rung in (1, 2) and (again or (host, pid) not in self._signaled):
+            self._signaled.add((host, pid))
             number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
             self._engine.signal(self._run, {host: [pid]}, number)
 
 
 # ---------------------------------------------------------------- ranks that stay
 
-_ASK = 0.3  # seconds from the interrupt until ranks are first asked where they are
-_LISTENS = 0.8  # seconds until an interrupt that a rank did not report is repeated
-_LEAD = stacks.PATIENCE + 0.1  # seconds before they are killed, when they are asked again
-_STACK = 8  # lines of a stack
-_LATELY = 2.0  # seconds for which the last place of a rank counts as current
+_ASK_DELAY = 0.3  # seconds from the interrupt until ranks are first asked where they are
+_REPEAT_DELAY = 0.8  # seconds until an interrupt that a rank did not report is repeated
+_ASK_LEAD = stacks.PATIENCE + 0.1  # seconds before they are killed, when they are asked again
+_MAX_LINES = 8  # lines of a stack
+_MAX_AGE = 2.0  # seconds for which the last place of a rank counts as current
 _MOST = 4  # places in one sentence
 
 
@@ -103,26 +103,26 @@ class Staying:
     `time.monotonic()`, like `now`; that is `at` on the clock of events."""
 
     def __init__(self, run: Followed, stopped: float, at: float) -> None:
-        self._run, self._stopped = run, stopped
+        self._run, self._stopped_at = run, stopped
         self._asked: float | None = None
         self._asked_at = at  # on the clock of events
-        self._has_listened = False
+        self._has_repeated = False
 
     def unheard(self, now: float, numbers: Iterable[int]) -> list[int]:
         """Once, after enough time: those of these ranks that reported no interrupt, although their
         programs have no SIGINT handler."""
-        if self._has_listened or now < self._stopped + _LISTENS:
+        if self._has_repeated or now < self._stopped_at + _REPEAT_DELAY:
             return []
-        self._has_listened = True
-        quiet = [n for n in numbers if self._run.state.ranks[n].interrupted is None]
-        return [n for n in quiet if (seen := self._run.sample(n)) is not None and seen.heeds]
+        self._has_repeated = True
+        silent = [n for n in numbers if self._run.state.ranks[n].interrupted is None]
+        return [n for n in silent if (sample := self._run.sample(n)) is not None and sample.heeds]
 
     def ask_if_due(self, now: float, due: float | None) -> None:
         """Ask the ranks where they are, if it is time. `due`: time of the next signal, if any."""
         if self._asked is None:
-            is_due = now >= self._stopped + _ASK
+            is_due = now >= self._stopped_at + _ASK_DELAY
         else:
-            is_due = due is not None and self._asked < due - _LEAD <= now
+            is_due = due is not None and self._asked < due - _ASK_LEAD <= now
         if is_due:
             self._asked, self._asked_at = now, time.time()
             self._run.ask_stacks()
@@ -130,24 +130,24 @@ class Staying:
     def note(self, numbers: Iterable[int]) -> None:
         """Note where these ranks are, from samples newer than their own answers."""
         for number in numbers:
-            rank, seen = self._run.state.ranks[number], self._run.sample(number)
-            if seen is None or rank.phase == "starting":
+            rank, sample = self._run.state.ranks[number], self._run.sample(number)
+            if sample is None or rank.phase == "starting":
                 continue
-            if seen.at > (rank.located or 0.0) and rank.is_news(seen.at, seen.place):
-                stack = rank.stack if rank.place == seen.place else ""
-                at = events.RankAt(rank=number, place=seen.place, stack=stack, at=seen.at)
-                self._run.take(at)
+            if sample.at > (rank.located or 0.0) and rank.is_news(sample.at, sample.place):
+                stack = rank.stack if rank.place == sample.place else ""
+                event = events.RankAt(rank=number, place=sample.place, stack=stack, at=sample.at)
+                self._run.take(event)
 
     def with_stacks(self, numbers: Iterable[int], now: float) -> str:
         """Lines with the places of these ranks and the innermost frames of their stacks; only the
         stack if all are at one place."""
-        in_time = self._asked is not None and now >= self._asked + stacks.PATIENCE
-        if in_time:
-            found = stacks.known(self._run, numbers, self._asked_at)
+        has_answers = self._asked is not None and now >= self._asked + stacks.PATIENCE
+        if has_answers:
+            answers = stacks.known(self._run, numbers, self._asked_at)
         else:
             self.note(numbers)
-            found = stacks.grouped({n: stacks.told(self._run.state.ranks[n]) for n in numbers})
-        groups = [stacks.short(group, _STACK) for group in found]
+            answers = stacks.grouped({n: stacks.told(self._run.state.ranks[n]) for n in numbers})
+        groups = [stacks.short(group, _MAX_LINES) for group in answers]
         if len(groups) == 1 and groups[0].stack and not groups[0].note:
             return groups[0].stack
         return stacks.text(groups)
@@ -156,10 +156,10 @@ class Staying:
 def in_words(state: RunState, numbers: Iterable[int], now: float) -> str:
     """The noted places of ranks at `now`, on the clock of events: `at Cell In[3], line 7`. Empty if
     none is known."""
-    found = alike({number: _last_seen(state.ranks[number], now) for number in numbers})
-    if len(found) == 1:
-        return next(iter(found))
-    return listed([f"{ranks(each)} {where}" for where, each in found.items() if where], most=_MOST)
+    known = alike({number: _last_seen(state.ranks[number], now) for number in numbers})
+    if len(known) == 1:
+        return next(iter(known))
+    return listed([f"{ranks(group)} {at}" for at, group in known.items() if at], most=_MOST)
 
 
 def _last_seen(rank: RankState, now: float) -> str:
@@ -168,17 +168,17 @@ def _last_seen(rank: RankState, now: float) -> str:
     if rank.only_interrupted:
         return f"interrupted at {rank.place}"
     age = now - (rank.located or now)
-    return f"at {rank.place}" if age < _LATELY else f"last seen at {rank.place}, {age:.0f} s ago"
+    return f"at {rank.place}" if age < _MAX_AGE else f"last seen at {rank.place}, {age:.0f} s ago"
 
 
 def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
     """A notice that these ranks may take up to `grace` seconds, and what another stop does; lives:
     they are live ranks."""
-    who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
+    subject, advice = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
     if lives:
         lost = "the values there are lost"
-        then = f"After that, or if you stop again, SIGTERM ends {ranks(numbers)}, and {lost}."
-    text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
+        advice = f"After that, or if you stop again, SIGTERM ends {ranks(numbers)}, and {lost}."
+    text = f"{subject} may take up to {grace:g} s to clean up (grace). {advice}"
     return events.Notice(text=text, passing=True)
 
 
