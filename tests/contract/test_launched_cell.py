@@ -1,4 +1,4 @@
-"""`%%xla_spawn` over a cell with a function: the cell runs in the notebook, then ranks call it."""
+"""`%%xla_spawn` on a cell with a function: the notebook runs the cell, then ranks call it."""
 
 import re
 
@@ -13,7 +13,7 @@ def spawn(cell, options="-n 2"):
 
 @pytest.fixture
 def refused(notebook):
-    """Runs a cell that must fail and launch nothing; gives what it shows."""
+    """Runs a cell that must fail and launch nothing; returns its output."""
 
     def run(cell):
         notebook.ok("import pathlib, os\nruns_there = pathlib.Path(os.environ['XLA_NB_HOME'])")
@@ -28,10 +28,10 @@ def refused(notebook):
     return run
 
 
-# ---------------------------------------------------------------- what it leaves
+# ---------------------------------------------------------------- effects on the notebook
 
 
-def test_what_the_cell_binds_is_there_afterwards(notebook):
+def test_variables_of_the_cell_stay_in_the_notebook(notebook):
     notebook.ok(
         spawn(
             "import math as here_math\nhere_lr = 0.5\nclass HereNet: lr = here_lr\n"
@@ -45,7 +45,7 @@ def test_what_the_cell_binds_is_there_afterwards(notebook):
     assert notebook.value("type(again) is HereNet") == "True"
 
 
-def test_a_weak_reference_that_is_dead_on_ranks_is_told(notebook):
+def test_weak_reference_without_its_object_is_reported(notebook):
     shown = notebook.ok(
         spawn(
             "import weakref\nclass HereNode: ...\nhere_node = HereNode()\n"
@@ -63,7 +63,7 @@ def test_a_weak_reference_that_is_dead_on_ranks_is_told(notebook):
     notebook.ok("%xla_shutdown")
 
 
-def test_tab_offers_what_the_cell_binds(notebook):
+def test_tab_completion_offers_variables_of_the_cell(notebook):
     notebook.ok(spawn("here_offered = 1\ndef here_f(rank): return here_offered"))
     notebook.client.complete("here_off", 8)
     reply = notebook.client.get_shell_msg(timeout=60)
@@ -72,7 +72,7 @@ def test_tab_offers_what_the_cell_binds(notebook):
     assert "here_offered" in reply["content"]["matches"]
 
 
-def test_what_it_prints_and_displays_stands_above_the_view(notebook):
+def test_output_of_the_cell_is_shown_above_the_view(notebook):
     shown = notebook.ok(
         spawn(
             "print('made here')\nimport IPython\nIPython.display.display('shown here')\n"
@@ -91,33 +91,33 @@ def test_what_it_prints_and_displays_stands_above_the_view(notebook):
     assert shown.lines.count("made here") == 1
 
 
-def test_what_it_raises_is_the_notebooks_own_error_and_nothing_is_launched(refused):
+def test_top_level_error_is_raised_unchanged_and_nothing_launches(refused):
     shown = refused(spawn("here_first = 1\nhere_first / 0\ndef f(rank): pass"))
     assert shown.ename == "ZeroDivisionError"
     assert f"Cell In[{shown.number}], line 3" in shown.error
     assert "xla_nb" not in shown.error
 
 
-def test_a_name_that_its_top_level_does_not_find_is_pythons_error(refused):
+def test_undefined_name_at_top_level_raises_name_error(refused):
     shown = refused(spawn("print(here_nowhere)\ndef f(rank): pass"))
     assert shown.ename == "NameError"
     assert f"Cell In[{shown.number}], line 2" in shown.error
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_an_error_of_its_function_names_the_cells_line(notebook, end):
+def test_error_in_the_function_names_its_line(notebook, end):
     shown = notebook.run(spawn("x = 1\n\ndef f(rank):\n    return 1 / 0" + end))
     assert f"Cell In[{shown.number}], line 5: ZeroDivisionError" in shown.error
 
 
-def test_arguments_may_name_what_the_cell_defines(notebook):
+def test_args_may_use_variables_of_the_cell(notebook):
     notebook.ok(
         spawn("here_rate = 3\ndef f(rank, by): return rank * by", "-n 2 -o r --args (here_rate,)")
     )
     assert notebook.value("r.results") == "{0: 0, 1: 3}"
 
 
-def test_its_line_may_have_names_of_the_notebook_and_of_the_cell(notebook):
+def test_magic_line_may_use_variables_of_notebook_and_cell(notebook):
     notebook.ok("here_ranks = 2")
     cell = "here_wide = 3\ndef f(rank): return rank"
     notebook.ok(spawn(cell, "-n {here_ranks} -o r --env A={'b' + 'c'}"))
@@ -129,7 +129,7 @@ def test_its_line_may_have_names_of_the_notebook_and_of_the_cell(notebook):
     assert notebook.value("dict(r)") == "{0: 0, 1: 1}"
 
 
-def test_a_cell_runs_once_and_so_does_each_that_is_run_again(notebook):
+def test_each_execution_runs_the_cell_once(notebook):
     notebook.ok("here_count = []")
     cell = spawn("here_count.append(1)\nclass Here: pass\ndef f(rank): return Here()", "-n 1 -o r")
     notebook.ok(cell)
@@ -138,17 +138,17 @@ def test_a_cell_runs_once_and_so_does_each_that_is_run_again(notebook):
     assert notebook.value("len(here_count), type(r[0]) is Here") == "(2, True)"
 
 
-def test_an_edited_cell_counts_as_it_is_now(notebook):
+def test_edited_cell_replaces_the_former_definition(notebook):
     notebook.ok(spawn("by = 1\ndef f(rank): return rank + by", "-n 2 -o first"))
     notebook.ok(spawn("by = 10\ndef f(rank): return rank + by", "-n 2 -o second"))
     notebook.ok(spawn("def g(rank): return f(rank)", "-n 2 -o third"))
     assert notebook.value("first[1], second[1], third[1]") == "(2, 11, 11)"
 
 
-# ---------------------------------------------------------------- IPython in it
+# ---------------------------------------------------------------- IPython syntax
 
 
-def test_ipythons_syntax_works_at_its_top_level(notebook):
+def test_ipython_syntax_works_at_top_level(notebook):
     notebook.ok(
         spawn(
             "import asyncio\nawait asyncio.sleep(0)\nhere_awaited = 'awaited'\n"
@@ -160,7 +160,7 @@ def test_ipythons_syntax_works_at_its_top_level(notebook):
     assert notebook.value("r[0]") == "('awaited', ['echoed'], 'yes')"
 
 
-def test_time_above_it_times_it(notebook):
+def test_time_magic_times_the_launch(notebook):
     shown = notebook.run(
         "%%time\n" + spawn("here_timed = 5\ndef f(rank):\n    return here_timed // rank")
     )
@@ -170,7 +170,7 @@ def test_time_above_it_times_it(notebook):
     assert notebook.value("here_timed") == "6"
 
 
-def test_capture_above_it_captures_it(notebook):
+def test_capture_magic_captures_the_launch(notebook):
     shown = notebook.ok(
         "%%capture here_captured\n"
         + spawn("print('above')\ndef f(rank): print('on', rank)", "-n 2 --view text")
@@ -180,9 +180,9 @@ def test_capture_above_it_captures_it(notebook):
     assert notebook.value("'[1] on 1' in here_captured.stdout") == "True"
 
 
-def test_capture_has_the_text_where_a_page_would_have_the_panel(notebook):
-    """A panel that is not displayed would get messages, for which ipykernel looks in vain for what
-    `%%capture` has put in the place of its publisher."""
+def test_capture_magic_captures_text_instead_of_the_panel(notebook):
+    """The messages to a panel that is not displayed would fail: ipykernel cannot use the publisher
+    that `%%capture` installs."""
     notebook.ok("__vsc_ipynb_file__ = 'a page'")
     cell = spawn("def f(rank): print('on', rank)", "-n 2")
     notebook.ok(f"%%capture here_captured\n{cell}")
@@ -191,7 +191,7 @@ def test_capture_has_the_text_where_a_page_would_have_the_panel(notebook):
     assert notebook.value("'[1] on 1' in here_captured.stdout") == "True"
 
 
-def test_future_imports_of_the_cell_are_in_force(notebook):
+def test_future_imports_of_the_cell_apply_on_ranks(notebook):
     notebook.ok(
         spawn(
             "from __future__ import annotations\n"
@@ -202,11 +202,11 @@ def test_future_imports_of_the_cell_are_in_force(notebook):
     assert notebook.value("r[0]") == "'HereMissing'"
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize("opens", ["torch_xla.device()", "torch.ones(2, device='xla')"])
-def test_opening_the_device_at_its_top_level_is_refused_by_its_line(refused, opens):
+def test_opening_the_device_at_top_level_is_refused_with_its_line(refused, opens):
     shown = refused(
         spawn(f"import torch, torch_xla\nhere_device = {opens}\ndef f(rank): return rank")
     )
@@ -216,7 +216,7 @@ def test_opening_the_device_at_its_top_level_is_refused_by_its_line(refused, ope
     )
 
 
-def test_a_cell_that_catches_that_launches_nothing_either(refused):
+def test_cell_that_catches_the_device_error_launches_nothing(refused):
     opens = "try:\n    here_device = torch_xla.device()\nexcept Exception:\n    here_device = 'cpu'"
     shown = refused(spawn(f"import torch_xla\n{opens}\ndef f(rank): return here_device"))
     assert "line 4, would open the XLA device in the notebook" in shown.error
@@ -224,8 +224,8 @@ def test_a_cell_that_catches_that_launches_nothing_either(refused):
 
 
 @pytest.mark.slow
-def test_an_ordinary_cell_may_open_the_device_after_one_was_refused(home):
-    kernel = Notebook()  # of its own, as it opens its device
+def test_ordinary_cell_may_open_the_device_after_a_refused_cell(home):
+    kernel = Notebook()  # a separate kernel, because it opens its device
     try:
         kernel.ok("%load_ext xla_nb")
         cell = "import torch_xla\nhere_device = torch_xla.device()\ndef f(rank): return rank"
@@ -238,18 +238,18 @@ def test_an_ordinary_cell_may_open_the_device_after_one_was_refused(home):
 
 
 @pytest.mark.parametrize("name", ["rank", "world_size", "device", "lock"])
-def test_names_of_ranks_at_its_top_level_are_refused_by_the_line(refused, name):
+def test_rank_only_names_at_top_level_are_refused_with_their_line(refused, name):
     shown = refused(spawn(f"here_ran = 1\nprint({name})\ndef f(rank): pass"))
     assert f"Cell In[{shown.number}], line 3: `{name}` exists only on ranks" in shown.error
 
 
-def test_nothing_of_a_cell_runs_whose_options_are_wrong(notebook, refused):
+def test_cell_with_invalid_options_does_not_run(notebook, refused):
     shown = refused(spawn("here_wrong = 1\ndef f(rank): pass", "-n 2 --timout 3"))
     assert "Unknown option --timout" in shown.error
     assert notebook.value("'here_wrong' in globals()") == "False"
 
 
-# ---------------------------------------------------------------- a launcher in it
+# ---------------------------------------------------------------- launcher calls
 
 
 LAUNCHERS = [
@@ -260,7 +260,7 @@ LAUNCHERS = [
 
 
 @pytest.mark.parametrize("call", LAUNCHERS)
-def test_a_cell_that_launches_itself_does_so_once_with_the_magics_options(notebook, call):
+def test_launcher_call_in_the_cell_uses_magic_options_and_runs_once(notebook, call):
     shown = notebook.ok(
         spawn(
             "import torch_xla.distributed.xla_multiprocessing as xmp\n"
@@ -268,7 +268,7 @@ def test_a_cell_that_launches_itself_does_so_once_with_the_magics_options(notebo
             "-n 2 --view text -o mine",
         )
     )
-    notebook.ok("mine.wait(60)")  # a launcher's own run goes on behind
+    notebook.ok("mine.wait(60)")  # the launcher's own run continues in the background
     assert notebook.value("mine.ok, sorted(mine.results)") == "(True, [0, 1])"
     called = sorted(line for line in shown.lines if "called" in line)
     assert called == ["[0] called 0", "[1] called 2"]
@@ -278,7 +278,7 @@ def test_a_cell_that_launches_itself_does_so_once_with_the_magics_options(notebo
 # ---------------------------------------------------------------- values
 
 
-def test_locks_queues_and_large_arrays_of_the_cell_are_the_notebooks(notebook):
+def test_locks_queues_and_arrays_of_the_cell_are_shared_with_ranks(notebook):
     notebook.ok(
         spawn(
             "import multiprocessing as mp, numpy as np\nspawning = mp.get_context('spawn')\n"
@@ -292,7 +292,7 @@ def test_locks_queues_and_large_arrays_of_the_cell_are_the_notebooks(notebook):
     assert notebook.value("bool(r[0] == r[1] == here_rows.sum())") == "True"
 
 
-def test_a_wrapped_model_of_the_cell_trains_on_the_ranks(notebook):
+def test_wrapped_model_of_the_cell_moves_to_rank_devices(notebook):
     notebook.ok(
         spawn(
             "import torch, torch_xla\nimport torch_xla.distributed.xla_multiprocessing as xmp\n"
@@ -305,7 +305,7 @@ def test_a_wrapped_model_of_the_cell_trains_on_the_ranks(notebook):
     assert notebook.value("r[0]") == "'xla:0'"
 
 
-def test_an_instance_of_a_class_of_a_cell_of_statements_comes_back(notebook):
+def test_cell_of_statements_returns_instances_of_its_classes(notebook):
     notebook.ok(
         spawn(
             "class HereOnly:\n    def __init__(self): self.rank = rank\n"
@@ -317,7 +317,7 @@ def test_an_instance_of_a_class_of_a_cell_of_statements_comes_back(notebook):
     assert notebook.value("'HereOnly' in globals()") == "False"
 
 
-def test_live_ranks_use_what_a_launched_cell_has_defined(notebook):
+def test_live_ranks_use_definitions_of_a_launched_cell(notebook):
     notebook.ok(spawn("here_scale = 3\ndef here_scaled(rank): return rank * here_scale"))
     notebook.ok("%xla_start -n 2 --name heres")
     shown = notebook.ok("%%xla --group heres\nprint('scaled', here_scaled(rank))")
@@ -325,7 +325,7 @@ def test_live_ranks_use_what_a_launched_cell_has_defined(notebook):
     assert {"[0] scaled 0", "[1] scaled 3"} <= {*shown.lines}
 
 
-def test_secrets_of_the_line_are_in_no_file(notebook):
+def test_secrets_in_the_magic_line_are_in_no_file(notebook):
     notebook.ok(
         spawn(
             "import os\ndef f(rank): return len(os.environ['HERE_TOKEN'])",
@@ -341,7 +341,7 @@ def test_secrets_of_the_line_are_in_no_file(notebook):
     assert notebook.value("here_found") == "[]"
 
 
-# ---------------------------------------------------------------- a slow import
+# ---------------------------------------------------------------- slow imports
 
 
 SLOW = """
@@ -352,7 +352,7 @@ raise ImportError("not the real one")
 """
 
 
-def test_a_slow_import_of_torch_xla_is_told_while_it_lasts(home, tmp_path):
+def test_slow_torch_xla_import_is_announced_while_running(home, tmp_path):
     go = tmp_path / "go"
     (tmp_path / "torch_xla").mkdir()
     (tmp_path / "torch_xla" / "__init__.py").write_text(SLOW.format(go=str(go)))
@@ -365,7 +365,7 @@ def test_a_slow_import_of_torch_xla_is_told_while_it_lasts(home, tmp_path):
             told.append(text)
             go.touch()
 
-    kernel = Notebook()  # of its own, which has not imported it
+    kernel = Notebook()  # a separate kernel that has not imported it
     try:
         kernel.ok(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{COLD}")
         shown = kernel.run(spawn("import torch_xla\ndef f(rank): pass", "-n 1"), during=seen)

@@ -1,4 +1,4 @@
-"""What calls the launchers of torch_xla and accelerate launches through xla_nb."""
+"""Launchers of torch_xla and accelerate launch through xla_nb."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from tests.support.installed import need
 from tests.support.kernel import Notebook
 
-#: What is bound before the extension is there, as at the top of a published notebook.
+#: Names bound before the extension is loaded, as at the top of a published notebook.
 ABOVE = """
 import multiprocessing as mp
 import torch, torch_xla
@@ -39,7 +39,7 @@ exec("def fit(f): import torch_xla; return torch_xla.launch(f)", vars(library))
 
 @pytest.fixture(scope="module")
 def published(warm_kernels):
-    """A kernel in which torch_xla was imported before the extension was loaded."""
+    """A kernel that imported torch_xla before it loaded the extension."""
     kernel = Notebook(warm=warm_kernels)
     kernel.ok(ABOVE)
     kernel.ok("%load_ext xla_nb")
@@ -47,8 +47,8 @@ def published(warm_kernels):
     kernel.close()
 
 
-@pytest.mark.leaves("processes")  # the manager, which lives as long as the notebook's lock
-def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
+@pytest.mark.leaves("processes")  # the manager lives as long as the notebook's lock
+def test_published_cell_launches_and_its_results_act_like_a_dict(published):
     shown = published.ok(ARTICLE)
     assert shown.lines[-4:] == [f"{index} 3.0" for index in range(4)]
     asked = "len(results), list(results), list(results.keys()), set(results.values()), results[2]"
@@ -61,7 +61,7 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     )
 
 
-def test_a_lock_that_a_program_need_not_be_given_is_its_own_default(published):
+def test_dropin_launch_keeps_default_of_lock_parameter(published):
     published.ok("def alone(index, lock=None): return lock is None")
     assert published.value("xmp.spawn(alone, nprocs=2).results") == "{0: True, 1: True}"
     published.ok("import xla_nb")
@@ -70,22 +70,22 @@ def test_a_lock_that_a_program_need_not_be_given_is_its_own_default(published):
     )
 
 
-def test_a_name_that_was_bound_before_launches_too(published):
+def test_launcher_imported_before_the_extension_launches(published):
     published.ok("run = my_spawn(lambda index, a: index * a, args=(3,), nprocs=2)")
     assert published.value("run.results") == "{0: 0, 1: 3}"
 
 
-def test_launch_gives_what_ranks_returned(published):
+def test_torch_xla_launch_returns_results_of_ranks(published):
     published.ok("run = torch_xla.launch(lambda index: index, start_method='spawn')")
     assert published.value("run.results") == "{0: 0, 1: 1, 2: 2, 3: 3}"
 
 
-def test_eight_ranks_are_eight_simulated_ones(published):
+def test_eight_ranks_are_simulated(published):
     published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
     assert published.value("len(run)") == "8"
 
 
-def test_more_ranks_than_the_host_has_are_told_once(published):
+def test_too_many_ranks_are_reported_once(published):
     published.ok("%xla_config simulate=v4-8")
     first = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
     assert first.lines[0] == "xmp.spawn asked for 8 ranks; running the 4 that this host has."
@@ -96,24 +96,24 @@ def test_more_ranks_than_the_host_has_are_told_once(published):
 
 
 @pytest.mark.parametrize("number", ["'all'", "0", "8.0"])
-def test_what_is_no_number_of_ranks_is_refused(published, number):
+def test_invalid_number_of_ranks_is_refused(published, number):
     shown = published.run(f"xmp.spawn(print, nprocs={number})")
     told = f"xmp.spawn: the number of ranks must be a whole number of at least 1, not {number}."
     assert shown.error.endswith(f"UsageError: {told}")
 
 
 @pytest.mark.parametrize("args", ["5", "{'lr': 0.1}", "'abc'"])
-def test_a_forgotten_comma_in_args_is_named(published, args):
+def test_missing_comma_in_args_is_reported(published, args):
     shown = published.run(f"xmp.spawn(print, args=({args}), nprocs=2)")
     assert f"args must be a tuple, not {args}. Write args=({args},)." in shown.error
 
 
-def test_no_arguments_are_an_empty_tuple(published):
+def test_args_none_is_refused_with_the_fix(published):
     shown = published.run("xmp.spawn(print, args=None, nprocs=2)")
     assert "args must be a tuple, not None. Write args=()." in shown.error
 
 
-def test_without_join_it_returns_at_once(published):
+def test_spawn_with_join_false_returns_immediately(published):
     published.ok(
         "import pathlib, tempfile, time\nmark = pathlib.Path(tempfile.mkdtemp()) / 'go'\n"
         "def waits(index):\n"
@@ -125,7 +125,7 @@ def test_without_join_it_returns_at_once(published):
     assert published.value("before, run.results") == "(False, {0: 0, 1: 1})"
 
 
-def test_a_spawn_that_does_not_wait_shows_output_and_a_failure(published):
+def test_spawn_with_join_false_shows_output_and_failure(published):
     shown = published.ok(
         "def fails(index):\n    print('rank', index)\n    raise ValueError('late')\n"
         "run = xmp.spawn(fails, nprocs=2, join=False)\n"
@@ -135,7 +135,7 @@ def test_a_spawn_that_does_not_wait_shows_output_and_a_failure(published):
     assert "Both ranks failed (rank " in shown.result
 
 
-def test_what_both_call_launches_too(published):
+def test_pjrt_launchers_launch_through_xla_nb(published):
     published.ok("from torch_xla._internal import pjrt")
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
     assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
@@ -145,14 +145,14 @@ def test_what_both_call_launches_too(published):
     assert published.value("run.results") == "{0: 7, 1: 7}"
 
 
-def test_a_library_gets_what_torch_xla_gives(published):
+def test_launch_from_a_library_returns_none(published):
     published.ok(LIBRARY)
     shown = published.ok("print(library.fit(lambda index: print('rank', index)))")
     assert {f"[{r}] rank {r}" for r in range(4)} <= {*shown.lines}
     assert shown.lines[-1] == "None"
 
 
-def test_a_rank_that_fails_raises_in_the_library_that_launched(published):
+def test_failed_rank_raises_in_the_launching_library(published):
     published.ok(LIBRARY)
     shown = published.run("def fails(index): 1 / index\nlibrary.fit(fails)")
     assert shown.ename == "RunFailed"
@@ -174,7 +174,7 @@ for rate in 0.1, 0.2:
 """
 
 
-def test_an_interrupt_ends_a_loop_that_goes_on_after_failures(published):
+def test_interrupt_ends_a_loop_that_ignores_failures(published):
     interrupts = []
 
     def during(shown):
@@ -186,7 +186,7 @@ def test_an_interrupt_ends_a_loop_that_goes_on_after_failures(published):
     assert published.value("launches") == "[0.1]"
 
 
-def test_a_result_that_cannot_be_sent_is_none_and_told_once(published):
+def test_unsendable_result_becomes_none_and_is_reported_once(published):
     shown = published.ok(
         "run = xmp.spawn(lambda index: iter(range(9)) if index else (n for n in 'ab'), nprocs=4)"
     )
@@ -197,7 +197,7 @@ def test_a_result_that_cannot_be_sent_is_none_and_told_once(published):
     )
 
 
-def test_function_and_arguments_stay_one_object(published):
+def test_object_shared_by_function_and_arguments_stays_shared(published):
     published.ok(
         "class Trainer:\n"
         "    def __init__(self): self.box = [1]\n"
@@ -207,11 +207,11 @@ def test_function_and_arguments_stay_one_object(published):
     assert published.value("set(run.values())") == "{True}"
 
 
-def test_a_device_in_a_value_is_the_ranks_device(published):
+def test_device_in_a_value_becomes_the_ranks_device(published):
     published.ok("device = torch.device('xla:0')\nmodel = torch.nn.Linear(2, 1)")
     published.ok("run = xmp.spawn(lambda index: str(model.to(device).weight.device), nprocs=2)")
     assert published.value("run.results") == "{0: 'xla:0', 1: 'xla:0'}"
-    published.ok("devices = [torch.device('xla', i) for i in range(4)]")  # as Lightning has them
+    published.ok("devices = [torch.device('xla', i) for i in range(4)]")  # as in Lightning
     published.ok("run = xmp.spawn(lambda index: len(devices), nprocs=2)")
     assert published.value("run.results") == "{0: 4, 1: 4}"
 
@@ -240,7 +240,7 @@ except {kind} as error:
         ),
     ],
 )
-def test_a_program_catches_what_its_function_raises(published, raised, kind, told):
+def test_program_catches_exceptions_of_its_function(published, raised, kind, told):
     published.ok(CAUGHT.format(raised=raised, kind=kind))
     assert published.value(f"caught == ('RunFailed', {told!r}, False), caught")[:6] == "(True,"
 
@@ -256,7 +256,7 @@ def f(index):
 """
 
 
-def test_a_program_catches_its_own_exception_with_what_it_holds(published):
+def test_program_catches_its_own_exception_with_attributes(published):
     published.ok(OWN)
     published.ok("try: xmp.spawn(f, nprocs=2)\nexcept MyError as error: caught = error")
     asked = "caught.rank, caught.best, caught.args"
@@ -264,7 +264,7 @@ def test_a_program_catches_its_own_exception_with_what_it_holds(published):
     assert published.value("str(caught)").startswith("'Rank 1 failed at Cell In[")
 
 
-def test_a_program_that_joins_catches_its_own_exception(published):
+def test_program_catches_its_own_exception_from_join(published):
     published.ok(OWN)
     published.ok("context = xmp.spawn(f, nprocs=2, join=False)")
     published.ok("try: context.join()\nexcept MyError as error: best = error.best")
@@ -279,7 +279,7 @@ def test_a_program_that_joins_catches_its_own_exception(published):
         ("FileNotFoundError(2, 'gone', 'f')", "OSError", "filename == 'f'"),
     ],
 )
-def test_a_program_catches_a_librarys_exception_with_what_it_holds(published, raised, kind, held):
+def test_program_catches_library_exceptions_with_attributes(published, raised, kind, held):
     published.ok(f"import json\ndef f(index): raise {raised}")
     published.ok(f"try: xmp.spawn(f, nprocs=2)\nexcept {kind} as error: held = error.{held}")
     assert published.value("held") == "True"
@@ -295,7 +295,7 @@ class Holding(Exception):
 
 
 @pytest.mark.parametrize("kind", ["Final", "Holding"])
-def test_an_exception_that_cannot_be_had_is_told_all_the_same(published, kind):
+def test_exception_that_cannot_be_recreated_is_still_reported(published, kind):
     published.ok(NO_SUBCLASS)
     shown = published.run(f"def f(index): raise {kind}()\nxmp.spawn(f, nprocs=2)")
     assert shown.error.startswith("RunFailed: Both ranks failed")
@@ -311,17 +311,17 @@ results = xmp.spawn(main, nprocs=2).results
 """
 
 
-def test_a_script_that_run_executes_has_its_own_names_on_ranks(published, tmp_path):
+def test_script_run_by_magic_has_its_own_names_on_ranks(published, tmp_path):
     file = tmp_path / "program.py"
     file.write_text(RUN_BY_MAGIC)
     published.ok(f"FACTOR = 1000\n%run {file}")
     assert published.value("results") == f"{{0: (0, '{file}'), 1: (3, '{file}')}}"
-    published.ok("run = xmp.spawn(main, nprocs=2)")  # the notebook has them afterwards
+    published.ok("run = xmp.spawn(main, nprocs=2)")  # %run leaves them in the notebook
     assert published.value("run[1][0], FACTOR") == "(3, 3)"
 
 
-@pytest.mark.leaves("processes")  # multiprocessing's, which counts semaphores
-def test_a_process_that_the_notebook_starts_launches_too(published):
+@pytest.mark.leaves("processes")  # multiprocessing's resource tracker
+def test_process_started_by_the_notebook_can_launch(published):
     published.ok(
         "def child(queue): queue.put(dict(xmp.spawn(lambda index: index, nprocs=2).items()))\n"
         "queue = mp.Queue()\nprocess = mp.Process(target=child, args=(queue,))\n"
@@ -330,8 +330,8 @@ def test_a_process_that_the_notebook_starts_launches_too(published):
     assert published.value("found, process.exitcode") == "({0: 0, 1: 1}, 0)"
 
 
-@pytest.mark.leaves("processes")  # the extension's, which is loaded again
-def test_the_launchers_get_back_what_they_did(published):
+@pytest.mark.leaves("processes")  # those of the extension, which is reloaded
+def test_disabling_dropin_restores_the_launchers(published):
     published.ok("%xla_config dropin=off")
     assert "Unsupported nprocs (8)" in published.run("my_spawn(print, nprocs=8)").error
     published.ok("%xla_config dropin=on")
@@ -356,7 +356,7 @@ run = notebook_launcher(train, (2,), num_processes=4, mixed_precision="bf16")
 """
 
 
-def test_accelerates_launcher_starts_one_world(published):
+def test_notebook_launcher_starts_one_world(published):
     need("accelerate")
     shown = published.ok(ACCELERATED)
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
@@ -365,7 +365,7 @@ def test_accelerates_launcher_starts_one_world(published):
     assert published.value("run.label") == f"'Cell In[{shown.number}], train'"
 
 
-def test_a_run_is_named_by_its_cell_where_one_has_called_and_by_its_function(published):
+def test_run_is_named_after_its_cell_and_function(published):
     shown = published.ok("%%time\ndef train(index): return index\nrun = xmp.spawn(train)")
     assert published.value("run.label") == f"'Cell In[{shown.number}], train'"
     assert f"· Cell In[{shown.number}], train ·" in published.value(
@@ -376,14 +376,14 @@ def test_a_run_is_named_by_its_cell_where_one_has_called_and_by_its_function(pub
     assert "Cell In" not in published.ok("%xla_runs 1").text
 
 
-def test_ranks_that_accelerates_launcher_gives_too_few_arguments_say_so(published):
+def test_notebook_launcher_with_too_few_arguments_raises_type_error(published):
     need("accelerate")
     published.ok("from accelerate import notebook_launcher\ndef train(index): pass")
     shown = published.run("notebook_launcher(train, num_processes=2)")
     assert "TypeError: train() missing 1 required positional argument: 'index'" in shown.error
 
 
-def test_accelerates_launcher_refuses_a_precision_that_there_is_not(published):
+def test_notebook_launcher_refuses_unknown_precision(published):
     need("accelerate")
     shown = published.run(
         "from accelerate import notebook_launcher\n"
@@ -400,21 +400,21 @@ xmp.spawn(module.Trainer().fit)
 """
 
 
-def test_a_method_that_ranks_cannot_have_is_named(published):
+def test_method_unavailable_on_ranks_is_named(published):
     assert (
         "Cannot open `fit` (the method `Trainer.fit`) on ranks"
         in published.run(BEHIND_A_MODULE).error
     )
 
 
-def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
+def test_notebook_launcher_refuses_several_machines(published):
     need("accelerate")
     published.ok("from accelerate import notebook_launcher")
     shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
     assert "UsageError: notebook_launcher: num_nodes=2 would start ranks" in shown.error
 
 
-def test_an_import_after_the_extension_is_seen(notebook):
+def test_launcher_imported_after_the_extension_launches(notebook):
     notebook.ok("from torch_xla.distributed.xla_multiprocessing import spawn")
     notebook.ok("run = spawn(lambda index: index, nprocs=2)")
     assert notebook.value("run.results") == "{0: 0, 1: 1}"
@@ -449,17 +449,17 @@ def script(folder, *arguments, **env):
 
 
 @pytest.mark.slow
-def test_a_script_launches_so_once_it_has_asked_for_it(tmp_path):
+def test_script_launches_through_xla_nb_after_install(tmp_path):
     assert "{0: '', 1: 'a', 2: 'aa'}" in script(tmp_path, "install").stdout
 
 
 @pytest.mark.slow
-def test_a_script_that_has_not_asked_gets_torch_xlas_own_launcher(tmp_path):
+def test_script_without_install_uses_torch_xla_launcher(tmp_path):
     assert "Unsupported nprocs (3)" in script(tmp_path).stderr
 
 
 @pytest.mark.slow
-def test_a_process_of_torchrun_is_told_to_start_without_it(tmp_path, monkeypatch):
+def test_install_under_torchrun_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     ended = script(tmp_path, "install")
     assert "Run the script with `python`, without torchrun." in ended.stderr
@@ -473,19 +473,19 @@ xmp.spawn(fails, nprocs=2)
 
 
 @pytest.mark.parametrize("magic", ["%%time", "\n%%capture shown", "%%time  "])
-def test_an_error_below_a_magic_names_its_cell_and_line(published, magic):
+def test_error_below_a_magic_names_its_cell_and_line(published, magic):
     shown = published.run(f"{magic}\n{BELOW_A_MAGIC}\n\n")
     line = magic.count("\n") + 4
     assert f"failed at Cell In[{shown.number}], line {line}: ValueError: boom" in shown.error
     assert '    raise ValueError("boom")' in shown.error + shown.result
 
 
-def test_an_error_in_one_expression_below_a_magic_names_its_cell(published):
+def test_error_in_an_expression_below_a_magic_names_its_cell(published):
     shown = published.run("%%time\nxmp.spawn(\n    lambda index: 1 / index, nprocs=2)")
     assert f"failed at Cell In[{shown.number}], line 3: ZeroDivisionError" in shown.error
 
 
-def test_a_thread_of_the_notebooks_gets_the_run(published):
+def test_launch_from_a_notebook_thread_returns_the_run(published):
     call = "asyncio.to_thread(xmp.spawn, lambda index: index, nprocs=2)"
     published.ok(f"import asyncio\nrun = await {call}")
     assert published.value("run.results") == "{0: 0, 1: 1}"

@@ -1,4 +1,4 @@
-"""Results and exceptions that fight back: each rank has its own outcome, and nobody loses theirs.
+"""Hostile results and exceptions: every rank keeps its own outcome.
 
 One run has a rank for each case.
 """
@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-#: Results: what a rank makes, and how it ends: the value in the notebook (a test of `it`), or the
-#: kind of its error and a part of its message.
+#: Results: the expression that a rank returns, and its outcome: a test of the value (`it`) in the
+#: notebook, or the kind of its error and a part of the message.
 RESULTS = {
     "7": "it == 7",
     "Repr(lambda: time.sleep(600))": "type(it) is Repr",
@@ -32,7 +32,7 @@ RESULTS = {
     "Reduce(lambda: os._exit(4))": ("Died", "exited with status 4"),
     "(i for i in range(3))": ("ResultError", "generator"),
 }
-#: Exceptions: what a rank raises, its kind, and a part of its message.
+#: Exceptions: the expression that a rank raises, its kind, and a part of the message.
 RAISED = {
     "Mute()": ("Mute", "its str() raised ValueError"),
     "impatient(Str(lambda: time.sleep(600)))": ("Str", "its str() took longer than"),
@@ -145,7 +145,7 @@ def noted(error, notes):
     return error
 """
 
-#: Of the launched cell, which is executed on ranks: these classes cannot be sent to them.
+#: Part of the launched cell, which ranks execute: these classes cannot be sent to ranks.
 IN_THE_CELL = """
 class Hidden:
     @property
@@ -179,7 +179,7 @@ def hostile(kernel):
 
 
 def outcomes(notebook, run):
-    """Each rank's error, of the kind and the message, or None."""
+    """The kind and the message of each rank's error, or None."""
     assert notebook.value(f"{run}.state.refused") == "None"
     return json.loads(
         notebook.ok(
@@ -190,7 +190,7 @@ def outcomes(notebook, run):
 
 
 def readable(notebook, run):
-    """Every way to look at a run works."""
+    """Check that every view of a run works."""
     notebook.ok(f"repr({run}), {run}.summary(), str(xla_nb.RunFailed({run}))")
     notebook.ok(f"print(xla_nb.RunFailed({run}))")
     notebook.ok("%xla_runs")
@@ -201,7 +201,7 @@ def readable(notebook, run):
 
 
 @pytest.mark.parametrize("view", ["panel", pytest.param("text", marks=pytest.mark.slow)])
-def test_no_result_is_lost_with_one_that_fights_back(hostile, view):
+def test_hostile_results_do_not_affect_other_results(hostile, view):
     hostile.ok(
         f"%%xla_spawn -n {len(RESULTS)} --keep-going --grace 100 --view {view} -o taken\n"
         + cell(RESULTS, "return"),
@@ -227,7 +227,7 @@ def test_no_result_is_lost_with_one_that_fights_back(hostile, view):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["panel", "text"])
-def test_every_exception_that_fights_back_is_told_as_its_ranks_own(hostile, view):
+def test_hostile_exceptions_are_reported_for_their_rank(hostile, view):
     hostile.ok(
         f"%%xla_spawn -n {len(RAISED) + 1} --keep-going --grace 100 --view {view} -o fallen\n"
         + cell(RAISED, "raise")
@@ -245,7 +245,7 @@ def test_every_exception_that_fights_back_is_told_as_its_ranks_own(hostile, view
     assert readable(hostile, "fallen") == repr([len(RAISED)])
 
 
-def test_a_result_that_hangs_while_it_is_pickled_can_be_stopped(hostile):
+def test_result_that_hangs_in_pickling_can_be_stopped(hostile):
     hostile.ok(
         "%%xla_spawn -n 2 --bg -o stuck\n"
         "def f(rank):\n    return Reduce(lambda: print('in', flush=True) or time.sleep(600)) "
@@ -261,7 +261,7 @@ def test_a_result_that_hangs_while_it_is_pickled_can_be_stopped(hostile):
     assert hostile.value("stuck.results") == "{0: 0}"
 
 
-def test_a_result_that_cannot_be_opened_is_named_and_the_others_can_be_read(hostile):
+def test_unreadable_result_is_named_and_others_can_be_read(hostile):
     hostile.ok("class Opens:\n    def __setstate__(self, state): raise SystemExit('not here')")
     hostile.ok(
         "%%xla_spawn -n 2 -o opens\ndef f(rank):\n    it = Opens()\n    it.x = 1\n"
@@ -283,7 +283,7 @@ def test_a_result_that_cannot_be_opened_is_named_and_the_others_can_be_read(host
         "Reduce(lambda: 5)",
     ],
 )
-def test_an_argument_that_fights_back_in_the_notebook_is_refused_by_name(hostile, value):
+def test_hostile_argument_is_refused_by_name(hostile, value):
     hostile.ok(f"argument = {value}")
     launches = [
         "%%xla_spawn -n 1\ndef f(rank): return argument",

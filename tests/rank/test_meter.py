@@ -1,4 +1,4 @@
-"""A rank's meter: what it samples, how it answers, and that it never disturbs the rank."""
+"""A rank's meter: its samples and its answers to requests; it never disturbs the rank."""
 
 import ast
 import contextlib
@@ -31,7 +31,7 @@ def until(look):
     return value
 
 
-# ---------------------------------------------------------------- is it compiling?
+# ---------------------------------------------------------------- compilations
 
 
 def counted(hits=0, misses=0, compiles=0):
@@ -42,25 +42,32 @@ def counted(hits=0, misses=0, compiles=0):
     "looks",
     [
         pytest.param([(0, 0, 0, False), (0, 1, 0, True), (0, 1, 1, False)], id="first graph"),
-        pytest.param([(0, 1, 0, True), (0, 2, 1, True), (0, 2, 2, False)], id="two in a row"),
-        pytest.param([(5, 1, 1, False), (9, 1, 1, False)], id="known graphs"),
-        pytest.param([(5, 1, 1, False), (9, 2, 1, True), (9, 2, 1, True)], id="after known graphs"),
-        pytest.param([(0, 1, 4, False), (0, 2, 4, True), (0, 2, 5, False)], id="without look-up"),
+        pytest.param(
+            [(0, 1, 0, True), (0, 2, 1, True), (0, 2, 2, False)], id="two consecutive graphs"
+        ),
+        pytest.param([(5, 1, 1, False), (9, 1, 1, False)], id="cached graphs"),
+        pytest.param(
+            [(5, 1, 1, False), (9, 2, 1, True), (9, 2, 1, True)], id="new graph after cached graphs"
+        ),
+        pytest.param(
+            [(0, 1, 4, False), (0, 2, 4, True), (0, 2, 5, False)],
+            id="compiled without cache lookup",
+        ),
         pytest.param([(0, 1, 0, True), (0, 1, 0, True), (1, 1, 0, False)], id="failed compilation"),
         pytest.param(
             [(0, 1, 0, True), (1, 1, 0, False), (1, 2, 0, True), (1, 2, 1, False)],
-            id="after a failed compilation",
+            id="new graph after failed compilation",
         ),
         pytest.param([(3, 2, 2, False), (0, 0, 0, False)], id="counters cleared by the user"),
     ],
 )
-def test_a_missed_graph_is_compiling_until_it_is_compiled(looks):
+def test_cache_miss_counts_as_compiling_until_compiled(looks):
     compiling = Compiling()
     answers = [compiling.now(counted(*counts)) for *counts, _ in looks]
     assert answers == [expected for *_, expected in looks]
 
 
-def test_a_compilation_is_timed_from_where_it_was_seen_first():
+def test_compilation_time_starts_when_first_seen():
     compiling = Compiling()
     looks = [
         (0.0, counted(), None),
@@ -74,12 +81,12 @@ def test_a_compilation_is_timed_from_where_it_was_seen_first():
         assert compiling.lasting(counts, now) == seconds
 
 
-# ---------------------------------------------------------------- how fast is a loop?
+# ---------------------------------------------------------------- rates of loops
 
 
 @pytest.fixture
 def rate():
-    """The rate of a loop whose last item was done at a time, and so much was compiled."""
+    """Computes a loop's rate from its progress, the time and the seconds spent compiling."""
     rates = Rates()
 
     def rate(loop, done, now, compiled=0.0):
@@ -94,61 +101,61 @@ def loop():
     return progress(range(1000), label="train")
 
 
-def test_a_loop_has_its_label_and_progress(loop):
+def test_loop_state_has_label_and_progress(loop):
     loop.done = 7
     (state,) = Rates().look([loop])
     assert (state.label, state.done, state.total) == ("train", 7, 1000)
 
 
-def test_a_rate_is_known_after_a_second_without_the_first_item(rate, loop):
+def test_rate_is_known_after_one_second_excluding_first_item(rate, loop):
     told = [rate(loop, 5 * half, half / 2) for half in range(6)]
     assert told == [None] * 3 + [10] * 3
 
 
-def test_what_lies_before_an_item_that_compiled_is_left_out_of_the_rate(rate, loop):
+def test_rate_excludes_everything_before_a_compiling_item(rate, loop):
     compiled = [0.0, 9.0, 18.0, 26.0]
     assert [rate(loop, n, 10.0 * n, compiled[n]) for n in range(4)] == [None] * 4
     told = [rate(loop, 3 + 10 * n, 30.0 + n, 26.0) for n in range(1, 9)]
-    assert told == [None] + [10] * 7  # the first of these may have compiled as well
+    assert told == [None] + [10] * 7  # the first item may have compiled as well
 
 
-def test_an_item_that_compiles_while_it_is_looked_at_is_left_out_of_the_rate(rate, loop):
-    rate(loop, 1, 0.5, 0.8)  # by then of the next one, which takes until 0.9
+def test_rate_excludes_item_compiling_during_the_look(rate, loop):
+    rate(loop, 1, 0.5, 0.8)  # compilation of the next item, which ends at 0.9
     told = {rate(loop, n, 0.9 + 0.05 * (n - 2), 0.9) for n in range(2, 60)}
     assert {one and round(one) for one in told} == {None, 20}
 
 
-def test_a_loop_that_compiles_in_every_step_has_no_rate(rate, loop):
+def test_loop_compiling_in_every_step_has_no_rate(rate, loop):
     assert {rate(loop, n, 2.0 * n, 1.8 * n) for n in range(12)} == {None}
 
 
-def test_a_rate_is_of_a_minute_at_most(rate, loop):
+def test_rate_covers_at_most_one_minute(rate, loop):
     for second in range(100):
         rate(loop, 10 * second, float(second))
     told = [rate(loop, 990 + n, 99.0 + n) for n in range(1, 100)]
     assert (told[0], told[62:]) == (pytest.approx(10, rel=0.2), [1] * 37)
 
 
-def test_a_slow_loop_keeps_its_rate_between_items(rate, loop):
+def test_slow_loop_keeps_its_rate_between_items(rate, loop):
     for n in range(4):
         rate(loop, n, 2.0 * n)
     assert rate(loop, 3, 6.0) == 0.5
 
 
-def test_a_restarted_loop_keeps_its_rate_until_the_new_one_is_known(rate, loop):
+def test_restarted_loop_keeps_its_rate_until_new_rate_is_known(rate, loop):
     for second in range(6):
         rate(loop, 10 * second, float(second))
     assert [rate(loop, done, 5.0 + done) for done in (2, 3, 4)] == [10, 1, 1]
 
 
-def test_a_finished_loop_keeps_its_rate(rate, loop):
+def test_finished_loop_keeps_its_rate(rate, loop):
     for second in range(6):
         rate(loop, 10 * second, float(second))
     loop.finished = True
     assert rate(loop, 50, 5.0) == 10
 
 
-def test_the_rate_of_a_loop_that_stands_still_is_not_known():
+def test_stalled_loop_has_no_rate():
     rates, loop = Rates(), progress(range(1000))
     for second in range(6):
         loop.done, loop.at = 10 * second, 100.0 + second
@@ -162,14 +169,14 @@ def test_the_rate_of_a_loop_that_stands_still_is_not_known():
 @pytest.mark.parametrize(
     ("label", "total", "told"), [("epoch", 50, 10), ("validate", 50, None), ("epoch", 5, None)]
 )
-def test_a_loop_has_the_rate_of_the_one_before_it_that_is_alike(rate, label, total, told):
+def test_loop_starts_with_rate_of_previous_similar_loop(rate, label, total, told):
     before, after = progress(range(50), label="epoch"), progress(range(total), label=label)
     for second in range(6):
         rate(before, 10 * second, float(second))
     assert rate(after, 1, 7.0) == told
 
 
-def test_loops_of_less_than_a_second_have_a_rate_together():
+def test_short_loops_share_a_rate():
     rates, found = Rates(), []
     for number in range(3):
         loop = progress(range(15), label=f"train {number}")
@@ -213,7 +220,7 @@ class Xlac:
 
 
 class Metered:
-    """A meter of the test's thread, with its samples and answers."""
+    """A meter for the test's thread, with its samples and answers."""
 
     def __init__(self, folder, xlac):
         self.xlac = xlac
@@ -261,14 +268,14 @@ class Metered:
             return decode(self.path.read_bytes())
 
     def next_sample(self, looks=1):
-        """A sample taken after this was called."""
+        """A sample taken after the call."""
         for _ in range(looks):
             now = time.time()
             seen = until(lambda now=now: (one := self.sample()) and one.at > now and one)
         return seen
 
     def final(self):
-        """The last sample of a function that returns at once."""
+        """The last sample of a function that returns immediately."""
         with self():
             pass
         return self.sample()
@@ -285,7 +292,7 @@ def metered(tmp_path, xlac, monkeypatch):
     return Metered(tmp_path, xlac)
 
 
-def test_the_first_sample_is_taken_at_once(metered, monkeypatch):
+def test_first_sample_is_taken_immediately(metered, monkeypatch):
     monkeypatch.setattr(meter, "TICK", PATIENCE)
     with metered():
         until(metered.sample)
@@ -293,7 +300,7 @@ def test_the_first_sample_is_taken_at_once(metered, monkeypatch):
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_a_meter_that_joins_another_is_run_by_the_same_thread(metered, tmp_path, monkeypatch):
+def test_second_meter_shares_the_thread(metered, tmp_path, monkeypatch):
     sampler, other = meter.Sampler(), Metered(tmp_path / "other", Xlac())
     other.path.parent.mkdir()
     with metered.meter(sampler):
@@ -305,7 +312,7 @@ def test_a_meter_that_joins_another_is_run_by_the_same_thread(metered, tmp_path,
         metered.next_sample()
 
 
-def test_a_thread_that_has_nothing_left_to_meter_ends_at_once(metered, monkeypatch):
+def test_sampler_thread_ends_when_nothing_is_left_to_meter(metered, monkeypatch):
     monkeypatch.setattr(meter, "TICK", 2 * PATIENCE)
     before = set(threading.enumerate())
     sampler = meter.Sampler()
@@ -316,19 +323,19 @@ def test_a_thread_that_has_nothing_left_to_meter_ends_at_once(metered, monkeypat
     until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_the_last_sample_is_taken_when_the_function_returns(metered, xlac):
+def test_last_sample_is_taken_when_function_returns(metered, xlac):
     with metered():
         metered.next_sample()
         xlac.counters["MarkStep"] = 1000
     assert metered.sample().steps == 1000
 
 
-def test_a_sample_has_torch_xlas_counters(metered):
+def test_sample_has_torch_xla_counters(metered):
     seen = metered.final()
     assert (seen.steps, seen.compiles, seen.compile_seconds) == (4, 1, 2.5)
 
 
-def test_only_operators_that_fell_back_to_the_cpu_are_sampled(metered):
+def test_sample_has_only_operators_that_fell_back_to_the_cpu(metered):
     assert metered.final().fallbacks == {"aten::nonzero": 2}
 
 
@@ -338,14 +345,14 @@ def test_missing_counters_count_as_zero(metered, xlac):
     assert (seen.steps, seen.compiles, seen.compile_seconds, seen.fallbacks) == (0, 0, 0.0, {})
 
 
-def test_a_sample_has_the_processs_memory_and_cpu_time(metered):
+def test_sample_has_process_memory_and_cpu_time(metered):
     seen = metered.final()
     assert 1 << 20 < seen.memory < 1 << 40
     assert 0 < seen.cpu <= time.process_time()
 
 
-def test_the_memory_stays_as_it_was_once_the_function_is_left(metered, monkeypatch):
-    # Not the process's own: the machine may take pages from that meanwhile.
+def test_memory_is_frozen_once_the_function_has_returned(metered, monkeypatch):
+    # Not the process's real memory: the machine may reclaim its pages in the meantime.
     taken = SimpleNamespace(nbytes=5 << 20, free=None, count=lambda anew: None)
     monkeypatch.setattr("xla_nb.rank.meter.memory.own", taken)
     with metered():
@@ -357,24 +364,24 @@ def test_the_memory_stays_as_it_was_once_the_function_is_left(metered, monkeypat
         assert until(lambda: metered.sample().memory == 105 << 20)
 
 
-def test_device_memory_is_sampled_if_the_backend_reports_it(metered, xlac):
+def test_device_memory_is_sampled_if_backend_reports_it(metered, xlac):
     xlac.memory = {"bytes_used": 5, "bytes_limit": 10}
     seen = metered.final()
     assert (seen.device_used, seen.device_limit) == (5, 10)
 
 
-def test_a_backend_without_memory_figures_has_none(metered):
+def test_device_memory_is_none_if_backend_does_not_report_it(metered):
     with metered():
         seen = metered.next_sample()
     assert (seen.device_used, seen.device_limit) == (None, None)
 
 
-def test_a_sample_has_the_innermost_line_of_the_notebook(metered):
+def test_sample_has_innermost_notebook_line(metered):
     seen = metered.final()
     assert seen.place.startswith(f"{__file__}, line ")
 
 
-def test_a_sample_has_the_running_loops(metered):
+def test_sample_has_running_loops(metered):
     metered.book.begin(progress(range(5), label="epochs"))
     metered.book.items = 7
     seen = metered.final()
@@ -383,7 +390,7 @@ def test_a_sample_has_the_running_loops(metered):
     assert (loop.label, loop.done, loop.total) == ("epochs", 0, 5)
 
 
-def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
+def test_rank_in_a_collective_waits_for_missing_ranks(metered):
     since = time.monotonic() - 100
     metered.waiting = SimpleNamespace(operation="all_reduce", since=since, missing=(1, 3))
     seen = metered.final()
@@ -391,7 +398,7 @@ def test_a_rank_in_a_collective_waits_for_missing_ranks(metered):
     assert seen.at - seen.since == pytest.approx(100, abs=5)
 
 
-def test_a_live_rank_that_has_nothing_to_run_is_idle_since_then(metered):
+def test_live_rank_without_work_is_idle(metered):
     metered.book.idle.add(40.0)
     metered.book.idle.start()
     seen = metered.final()
@@ -400,7 +407,7 @@ def test_a_live_rank_that_has_nothing_to_run_is_idle_since_then(metered):
     assert seen.idle >= 40.0
 
 
-def test_an_idle_rank_is_sampled_once_and_then_seldom(metered):
+def test_idle_rank_is_sampled_once_and_then_rarely(metered):
     meter_of = metered.meter()
     due = lambda ticks: [tick for tick in ticks if meter_of._is_due(tick)]  # noqa: E731
     assert due(range(3)) == [0, 1, 2]
@@ -411,22 +418,22 @@ def test_an_idle_rank_is_sampled_once_and_then_seldom(metered):
     metered.book.idle.start()  # after a cell
     assert due(range(92, 130)) == [92, 120]
     metered.book.idle.stop()
-    metered.book.idle.start()  # after one that ran between two ticks
+    metered.book.idle.start()  # after a cell that ran between two ticks
     assert due(range(130, 150)) == [130]
 
 
-def test_a_sample_has_the_seconds_of_all_waits_so_far(metered):
+def test_sample_has_seconds_of_all_waits_so_far(metered):
     metered.waited = 12.5
     metered.book.loading.add(3.0)
     seen = metered.final()
     assert (seen.waited, seen.data_waited, seen.lock_waited) == (12.5, 3.0, 0.0)
 
 
-def test_waits_that_cannot_be_seen_are_not_known(metered):
+def test_waited_seconds_are_none_if_unavailable(metered):
     assert metered.final().waited is None
 
 
-def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
+def test_rank_thread_waiting_for_the_lock_is_waiting(metered):
     wait, here = Wait(LOCK, time.monotonic() - 5, (3,)), threading.get_ident()
     metered.lock = SimpleNamespace(
         taken=2,
@@ -439,32 +446,32 @@ def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
     assert seen.at - seen.since == pytest.approx(5, abs=1)
 
 
-def test_graphs_that_were_looked_up_are_counted(metered, xlac):
+def test_looked_up_graphs_are_counted(metered, xlac):
     xlac.counters |= {"CachedCompile": 3, "UncachedCompile": 2}
     assert metered.final().graphs == 5
 
 
-def test_a_long_operation_is_cut(metered):
+def test_long_operation_name_is_truncated(metered):
     metered.waiting = SimpleNamespace(operation="x" * 5000, since=0.0, missing=())
     assert len(metered.final().operation) == meter._LONGEST
 
 
-def test_a_rank_whose_graph_was_missed_is_compiling(metered, xlac):
+def test_rank_with_a_cache_miss_is_compiling(metered, xlac):
     xlac.counters["UncachedCompile"] = 2
     assert metered.final().activity == "compiling"
 
 
-def test_an_activity_keeps_its_start_time(metered, xlac):
+def test_activity_keeps_its_start_time(metered, xlac):
     with metered():
         first = metered.next_sample()
         xlac.counters["UncachedCompile"] = 2
-        changed = metered.next_sample(looks=2)  # one may have been under way
+        changed = metered.next_sample(looks=2)  # one may have been in progress
         later = metered.next_sample(looks=2)
     assert first.since < changed.since == pytest.approx(later.since, abs=0.001)
     assert later.since < later.at
 
 
-def test_compiling_lasts_since_the_graph_that_is_compiled_now(metered, xlac):
+def test_compiling_starts_anew_with_each_graph(metered, xlac):
     with metered():
         xlac.counters["UncachedCompile"] = 2
         first = metered.next_sample()
@@ -475,7 +482,7 @@ def test_compiling_lasts_since_the_graph_that_is_compiled_now(metered, xlac):
     assert second.since >= first.at
 
 
-def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):
+def test_shorter_sample_replaces_longer_sample(metered, xlac):
     xlac.counters["aten::" + "x" * 500] = 1
     with metered():
         assert len(metered.next_sample().fallbacks) == 2
@@ -483,7 +490,7 @@ def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):
         assert metered.next_sample(looks=2).fallbacks == {"aten::nonzero": 2}
 
 
-def test_figures_of_a_launched_step_are_written(metered):
+def test_meter_writes_figures_of_launched_step(metered):
     class Computed(SimpleNamespace):
         def cpu(self):
             return 3.0
@@ -505,7 +512,7 @@ def test_only_the_owner_can_read_samples(metered):
     assert metered.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_counted_before_a_program_is_left_out(metered, xlac):
+def test_counts_from_before_the_program_are_excluded(metered, xlac):
     metered.waited = 5.0
     meter_of = metered.meter()
     meter_of.count_from_now()
@@ -518,7 +525,7 @@ def test_what_was_counted_before_a_program_is_left_out(metered, xlac):
     assert seen.waited == 0.5
 
 
-def test_counters_that_the_program_has_cleared_start_at_nothing(metered, xlac):
+def test_counters_cleared_by_the_program_start_at_zero(metered, xlac):
     meter_of = metered.meter()
     meter_of.count_from_now()
     xlac.counters, xlac.metrics = {"MarkStep": 3}, {}
@@ -530,7 +537,7 @@ def test_counters_that_the_program_has_cleared_start_at_nothing(metered, xlac):
 # ---------------------------------------------------------------- requests for stacks
 
 
-def test_a_request_is_answered_with_place_and_stack(metered):
+def test_request_is_answered_with_place_and_stack(metered):
     with metered():
         metered.request.touch()
         (place, stack), *_ = until(lambda: metered.answers)
@@ -538,7 +545,7 @@ def test_a_request_is_answered_with_place_and_stack(metered):
     assert "until" in stack
 
 
-def test_a_request_is_answered_once(metered):
+def test_request_is_answered_once(metered):
     with metered():
         metered.request.touch()
         until(lambda: metered.answers)
@@ -548,7 +555,7 @@ def test_a_request_is_answered_once(metered):
         until(lambda: len(metered.answers) == 2)
 
 
-def test_a_rarely_sampled_rank_answers_requests(metered):
+def test_rarely_sampled_rank_answers_requests(metered):
     metered.every = 1_000_000
     with metered():
         first = until(metered.sample)
@@ -564,7 +571,7 @@ def complaints(capsys):
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_full_disk_is_told_once_and_the_meter_still_answers(metered, tmp_path):
+def test_full_disk_is_reported_once_and_meter_still_answers(metered, tmp_path):
     metered.path.symlink_to("/dev/full")
     told = []
     metered.losses = Losses(tmp_path, told.append)
@@ -576,7 +583,7 @@ def test_a_full_disk_is_told_once_and_the_meter_still_answers(metered, tmp_path)
     assert told[0].startswith("Cannot write its samples")
 
 
-def test_a_missing_folder_stops_the_meter_with_a_line(metered, capsys):
+def test_missing_folder_stops_the_meter_with_one_line(metered, capsys):
     metered.path = metered.path.parent / "gone" / "rank-0.now"
     with metered():
         until(metered.ended)
@@ -584,7 +591,7 @@ def test_a_missing_folder_stops_the_meter_with_a_line(metered, capsys):
     assert "No such file or directory" in line
 
 
-def test_a_file_closed_by_user_code_stops_the_meter_with_a_line(metered, capsys):
+def test_file_closed_by_user_code_stops_the_meter_with_one_line(metered, capsys):
     with metered():
         until(metered.sample)
         (file,) = [fd for fd in Path("/proc/self/fd").iterdir() if points_to(fd, metered.path)]
@@ -599,14 +606,14 @@ def points_to(fd, path):
         return fd.readlink() == path
 
 
-def test_unreadable_counters_stop_the_meter_with_a_line(metered, xlac, capsys):
+def test_unreadable_counters_stop_the_meter_with_one_line(metered, xlac, capsys):
     xlac.counters = None
     with metered():
         until(metered.ended)
     assert len(complaints(capsys)) == 1
 
 
-def test_an_answer_that_cannot_be_sent_stops_the_meter_with_a_line(metered, capsys):
+def test_unsendable_answer_stops_the_meter_with_one_line(metered, capsys):
     metered.answers = None
     metered.request.touch()
     with metered():
@@ -622,7 +629,7 @@ def test_user_errors_pass_through_the_meter(metered):
 
 # ---------------------------------------------------------------- with torch_xla
 
-# Imports in the function are not repeated by later cells.
+# Later cells do not repeat imports in the function.
 CELL = """
 %%xla_spawn -n 2 --args "({flags!r},)" -o stages --bg --view none
 def stages_of(rank, flags):
@@ -664,7 +671,7 @@ def stages_at(rank, activity):
 
 @pytest.fixture(scope="module")
 def stages(kernel, tmp_path_factory):
-    """Samples of rank 0 waiting and compiling, of both ranks at the end, and the cell's name."""
+    """Samples of rank 0 waiting and compiling, samples of both ranks at the end, the cell's name."""
     flags = tmp_path_factory.mktemp("flags")
     kernel.ok(LOOK)
     number = kernel.ok(CELL.strip().format(flags=str(flags))).number
@@ -690,29 +697,29 @@ def line_of(comment):
     return number
 
 
-def test_a_waiting_rank_names_the_collective_and_the_missing_ranks(stages):
+def test_waiting_rank_names_collective_and_missing_ranks(stages):
     assert "all_reduce" in stages.waiting["operation"]
     assert stages.waiting["missing"] == (1,)
     assert stages.waiting["place"] == f"{stages.cell}, line {line_of('rank 0 waits here')}"
 
 
-def test_a_compiling_rank_names_its_line(stages):
+def test_compiling_rank_names_its_line(stages):
     assert stages.compiling["activity"] == "compiling"
     assert stages.compiling["place"] == f"{stages.cell}, line {line_of('rank 0 compiles here')}"
 
 
-def test_waiting_is_counted_while_it_lasts_and_after(stages):
+def test_waiting_is_counted_during_and_after_the_wait(stages):
     late, early = stages.ends[1]["waited"], stages.ends[0]["waited"]
     assert 0 < stages.waiting["waited"] <= early
     assert late < early
 
 
-def test_a_compilation_in_progress_is_counted_until_it_is_done(stages):
+def test_compilation_in_progress_is_counted_until_done(stages):
     assert stages.compiling["compiling"] >= 0
     assert [end["compiling"] for end in stages.ends] == [0.0, 0.0]
 
 
-def test_a_rank_past_the_collective_waits_for_nobody(stages):
+def test_rank_past_the_collective_is_not_waiting(stages):
     assert [end["activity"] for end in stages.ends] == ["running", "running"]
     assert [end["operation"] for end in stages.ends] == ["", ""]
 
@@ -723,11 +730,11 @@ def test_steps_and_compiles_agree_with_torch_xla(stages):
     assert all(end["compile_seconds"] > 0 for end in stages.ends)
 
 
-def test_a_cpu_fallback_is_counted_by_name(stages):
+def test_cpu_fallback_is_counted_by_name(stages):
     assert [end["fallbacks"] for end in stages.ends] == [{"aten::bincount": 1}] * 2
 
 
-def test_a_progress_loop_is_in_its_ranks_samples(stages):
+def test_progress_loop_is_in_samples_of_its_rank(stages):
     for sample in (stages.waiting, *stages.ends):
         (bar,) = sample["loops"]
         assert (bar["label"], bar["done"], bar["total"]) == ("steps", 3, 3)

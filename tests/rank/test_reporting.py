@@ -1,4 +1,4 @@
-"""`report` and `progress`: in a rank, outside one, and in the processes that a rank starts."""
+"""`report` and `progress`: in a rank, outside a rank, and in processes started by a rank."""
 
 import itertools
 import json
@@ -25,19 +25,19 @@ def path(tmp_path):
 
 @pytest.fixture
 def book(path):
-    """The book of the test's thread, as if it ran a rank."""
+    """The book of the test's thread, as if the thread ran a rank."""
     yield reporting.begin(path)
     reporting.end()
 
 
 @pytest.fixture
 def reported(book, path):
-    """The rows written so far: (step, figures) of each report."""
+    """Returns the rows written so far: (step, figures) of each report."""
     return lambda: [tuple(json.loads(line)[2:]) for line in path.read_text().splitlines()]
 
 
 class Lazy:
-    """The part of an XLA tensor that is used; `read` counts reads."""
+    """The used part of an XLA tensor; `read` counts reads."""
 
     device = SimpleNamespace(type="xla")
     read = 0
@@ -85,12 +85,12 @@ def test_reporting_outside_a_rank_does_nothing(path):
     assert not path.exists()
 
 
-def test_a_loop_outside_a_rank_only_iterates():
+def test_progress_outside_a_rank_only_iterates():
     loop = progress([1, 2, 3])
     assert (list(loop), len(loop)) == ([1, 2, 3], 3)
 
 
-def test_reporting_after_a_rank_has_ended_does_nothing(path):
+def test_reporting_after_the_rank_ended_does_nothing(path):
     reporting.begin(path)
     report(loss=1.0)
     reporting.end()
@@ -117,7 +117,7 @@ def test_reporting_after_a_rank_has_ended_does_nothing(path):
     ],
     ids=repr,
 )
-def test_a_figure_may_be_a_number_or_an_array_of_one_element(reported, value):
+def test_figure_may_be_a_number_or_one_element_array(reported, value):
     report(loss=value)
     assert reported() == [(0, {"loss": 2.0})]
 
@@ -134,7 +134,7 @@ def test_nan_and_infinity_round_trip(book, path):
     assert history["top"][0] == [math.inf]
 
 
-def test_figures_reported_together_are_one_row(reported):
+def test_figures_reported_together_form_one_row(reported):
     report(loss=1.0, accuracy=0.5)
     report(loss=2.0)
     assert reported() == [(0, {"loss": 1.0, "accuracy": 0.5}), (1, {"loss": 2.0})]
@@ -144,7 +144,7 @@ def steps(path, name):
     return [row["step"] for row in History({0: path}).rows if name in row]
 
 
-def test_figures_of_two_loops_are_counted_apart(book, path):
+def test_figures_of_two_loops_have_separate_steps(book, path):
     for epoch in range(3):
         for _ in range(4):
             report(loss=1.0)
@@ -153,7 +153,7 @@ def test_figures_of_two_loops_are_counted_apart(book, path):
     assert steps(path, "val_loss") == [0, 1, 2]
 
 
-def test_figures_that_are_reported_together_now_and_then_share_a_step(book, path):
+def test_figures_sometimes_reported_together_share_steps(book, path):
     for n in range(6):
         report(loss=1.0, **({"accuracy": 0.5} if n % 3 == 2 else {}))
     assert steps(path, "loss") == list(range(6))
@@ -161,42 +161,42 @@ def test_figures_that_are_reported_together_now_and_then_share_a_step(book, path
 
 
 @pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7)], ids=repr)
-def test_a_report_may_have_a_step(reported, step):
+def test_report_accepts_a_step(reported, step):
     report(step=step, loss=1.0)
     assert reported() == [(7, {"loss": 1.0})]
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, 3), torch.ones(0), np.ones(2)], ids=repr)
-def test_a_figure_of_several_or_no_numbers_is_refused_by_name(book, path, value):
+def test_figure_without_exactly_one_number_is_refused_by_name(book, path, value):
     with pytest.raises(TypeError, match=r"xla_nb\.report\(loss=…\) takes (one|a) number"):
         report(fine=1.0, loss=value)
     assert not path.exists()
 
 
-def test_a_large_tensor_is_refused_with_its_shape(book):
+def test_large_tensor_is_refused_with_its_shape(book):
     with pytest.raises(TypeError, match=r"not a tensor of shape \(2, 3\)"):
         report(loss=torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("value", [None, "high", [1.0], 1j, {}, 10**400], ids=lambda v: str(v)[:9])
-def test_a_figure_that_is_not_a_number_is_refused_by_name(book, value):
+def test_non_numeric_figure_is_refused_by_name(book, value):
     with pytest.raises(TypeError, match=rf"report\(loss=…\) .*, not {type(value).__name__}"):
         report(loss=value)
 
 
-def test_a_step_that_is_not_a_number_is_refused(book):
+def test_non_numeric_step_is_refused(book):
     with pytest.raises(TypeError, match=r"report\(step=…\) takes a number, not str"):
         report(step="last", loss=1.0)
 
 
-def test_a_refused_report_is_not_counted(book, path):
+def test_refused_report_is_not_counted(book, path):
     with pytest.raises(TypeError):
         report(loss="high")
     report(loss=1.0)
     assert [row["step"] for row in History({0: path}).rows] == [0]
 
 
-def test_a_full_disk_is_told_once_and_what_did_not_fit_is_written_when_there_is_space(tmp_path):
+def test_full_disk_is_reported_once_and_figures_are_written_later(tmp_path):
     full, told = tmp_path / "rank-0.history", []
     full.symlink_to("/dev/full")
     reporting.begin(full, Losses(tmp_path, told.append))
@@ -205,16 +205,16 @@ def test_a_full_disk_is_told_once_and_what_did_not_fit_is_written_when_there_is_
     assert len(told) == 1
     assert told[0].startswith("Cannot write all of its figures: No space left on device")
     full.unlink()
-    reporting._books.here()._file.close()  # it has /dev/full open
+    reporting._books.here()._file.close()  # it is open on /dev/full
     report(loss=3.0)
     reporting.end()
     assert History({0: full})["loss"][0] == [1.0, 2.0, 3.0]
 
 
-# ---------------------------------------------------------------- figures of a device
+# ---------------------------------------------------------------- figures on the device
 
 
-def test_the_training_thread_does_not_read_device_tensors(sync, book, path):
+def test_training_thread_does_not_read_device_tensors(sync, book, path):
     for step in range(10):
         report(loss=Lazy(float(step)))
         sync()
@@ -223,7 +223,7 @@ def test_the_training_thread_does_not_read_device_tensors(sync, book, path):
     assert History({0: path})["loss"] == {0: list(map(float, range(10)))}
 
 
-def test_a_tensor_is_not_read_before_its_step_is_launched(sync, book, path):
+def test_tensor_is_not_read_before_its_step_is_launched(sync, book, path):
     report(loss=Lazy(1.0))
     book.settle()
     assert not path.exists()
@@ -232,12 +232,12 @@ def test_a_tensor_is_not_read_before_its_step_is_launched(sync, book, path):
     assert path.exists()
 
 
-def test_a_large_device_tensor_is_refused_at_once(sync, book):
+def test_large_device_tensor_is_refused_immediately(sync, book):
     with pytest.raises(TypeError, match=r"report\(loss=…\) takes one number, .* \(4,\)"):
         report(loss=Lazy(1.0, (4,)))
 
 
-def test_numbers_reported_with_a_tensor_are_in_its_row(sync, book, path):
+def test_numbers_reported_with_a_tensor_share_its_row(sync, book, path):
     report(loss=Lazy(1.0), rate=0.5)
     report(rate=0.25)
     sync()
@@ -247,14 +247,14 @@ def test_numbers_reported_with_a_tensor_are_in_its_row(sync, book, path):
     assert (history["loss"], history["rate"]) == ({0: [1.0]}, {0: [0.5, 0.25]})
 
 
-def test_without_step_markers_figures_are_read_many_at_a_time(sync, book, path):
+def test_figures_without_step_markers_are_read_in_batches(sync, book, path):
     for step in range(reporting._WAITING + 3):
         report(loss=Lazy(float(step)))
     book.settle()
     assert History({0: path})["loss"] == {0: list(map(float, range(reporting._WAITING + 1)))}
 
 
-def test_all_figures_are_read_at_the_end(sync, path):
+def test_pending_figures_are_read_at_the_end(sync, path):
     reporting.begin(path)
     for step in range(5):
         report(loss=Lazy(float(step)))
@@ -269,7 +269,7 @@ def names(book):
     return [loop.label for loop in book.loops]
 
 
-def test_a_loop_counts_finished_items(book):
+def test_loop_counts_finished_items(book):
     done = []
     loop = progress("abc", label="letters")
     for _ in loop:
@@ -277,11 +277,11 @@ def test_a_loop_counts_finished_items(book):
     assert (done, loop.done, loop.total, loop.finished) == ([0, 1, 2], 3, 3, True)
 
 
-def test_a_label_that_no_front_end_could_be_sent_is_told_in_ascii(book):
+def test_label_with_surrogates_is_escaped(book):
     assert progress("abc", label="a\ud800").label == "a\\ud800"
 
 
-def test_a_loop_is_listed_from_its_first_item(book):
+def test_loop_is_listed_from_its_first_item(book):
     loop = progress(range(3), label="a")
     assert book.loops == []
     next(iter(loop))
@@ -296,21 +296,21 @@ def test_nested_loops_are_listed_outermost_first(book):
     assert seen == [["epochs", "batches"]] * 2
 
 
-def test_items_are_counted_once_and_not_those_in_which_another_loop_begins(book):
+def test_items_containing_another_loop_are_not_counted(book):
     for _ in progress(range(2)):
         list(progress(range(5)))
     list(progress(range(3)))
     assert book.items == 13
 
 
-def test_a_finished_loop_is_listed_until_the_next_begins(book):
+def test_finished_loop_is_listed_until_the_next_begins(book):
     list(progress(range(2), label="train"))
     assert names(book) == ["train"]
     list(progress(range(2), label="eval"))
     assert names(book) == ["eval"]
 
 
-def test_a_loop_left_by_break_is_finished(book):
+def test_loop_left_by_break_is_finished(book):
     loop = progress(range(10))
     for item in loop:
         if item == 2:
@@ -318,7 +318,7 @@ def test_a_loop_left_by_break_is_finished(book):
     assert (loop.done, loop.finished) == (2, True)
 
 
-def test_a_loop_that_raises_is_finished(book):
+def test_loop_that_raises_is_finished(book):
     def failing():
         yield 1
         raise ValueError
@@ -346,7 +346,7 @@ class Endless:
 
 
 @pytest.mark.parametrize("items", [(n for n in range(3)), Endless()], ids=["generator", "loader"])
-def test_an_iterable_without_a_length_has_no_total(items):
+def test_iterable_without_a_length_has_no_total(items):
     loop = progress(items)
     assert list(itertools.islice(loop, 3)) == [0, 1, 2]
     assert loop.total is None
@@ -358,21 +358,21 @@ def test_an_iterable_without_a_length_has_no_total(items):
     ("given", "total"),
     [(np.int64(5), 5), (4.2, 5), (torch.tensor(5), 5), (-1, None), (float("nan"), None)],
 )
-def test_a_total_is_a_plain_number_of_items_or_none(given, total):
+def test_total_is_converted_to_int_or_none(given, total):
     kept = progress([1], total=given).total
     assert (kept, type(kept)) == (total, type(total))
 
 
-def test_a_total_that_is_no_number_is_refused_where_it_is_given():
+def test_non_numeric_total_is_refused_immediately():
     with pytest.raises(TypeError, match=r"progress\(total=…\) takes a number, not str"):
         progress([1], total="many")
 
 
-def test_a_label_is_text(book):
+def test_label_is_converted_to_text(book):
     assert progress([1], label=5).label == "5"
 
 
-def test_an_explicit_total_is_used(book):
+def test_explicit_total_is_used(book):
     loop = progress((n for n in range(3)), total=5)
     assert (len(loop), list(loop), loop.done) == (5, [0, 1, 2], 3)
 
@@ -386,7 +386,7 @@ def in_a_thread(call):
     thread.join()
 
 
-def test_a_user_thread_reports_for_its_rank(reported, book):
+def test_user_thread_reports_for_its_rank(reported, book):
     def work():
         report(loss=3.0)
         list(progress("ab", label="in a thread"))
@@ -408,7 +408,7 @@ def test_ranks_of_one_process_have_separate_figures(book, path, tmp_path):
     assert history["loss"] == {0: [1.0], 1: [2.0]}
 
 
-def test_a_process_forked_by_a_rank_reports_nothing(book, path):
+def test_process_forked_by_a_rank_reports_nothing(book, path):
     child = os.fork()
     if child == 0:
         report(loss=1.0)
@@ -428,7 +428,7 @@ def test_only_the_owner_can_read_figures(book, path):
 
 # ---------------------------------------------------------------- with torch_xla
 
-# Imports in the function are not repeated by later cells.
+# Later cells do not repeat imports in the function.
 CELL = """
 %%xla_spawn -n 2 -o lazy --view none
 def lazy_figures(rank):
@@ -482,33 +482,33 @@ def accumulates(rank):
 
 @pytest.fixture(scope="module")
 def lazy(kernel):
-    """A kernel in which the run `lazy` has reported tensors on the device."""
+    """A kernel whose run `lazy` has reported tensors on the device."""
     kernel.ok(CELL.strip())
     return kernel
 
 
-def test_history_has_each_ranks_tensors_in_order(lazy):
+def test_history_has_tensors_of_each_rank_in_order(lazy):
     losses = {0: [0.0, 1.0, 2.0, 3.0], 1: [0.0, 2.0, 4.0, 6.0]}
     assert lazy.value(f"lazy.history['loss'] == {losses}") == "True"
     assert lazy.value("lazy.history['half'][1]") == "[0.0, 0.5, 1.0, 1.5]"
 
 
-def test_a_tensor_changed_later_is_reported_as_it_was(lazy):
+def test_tensor_changed_after_reporting_keeps_its_reported_value(lazy):
     assert lazy.value("lazy.history['total']") == "{0: [1.0], 1: [2.0]}"
 
 
-def test_a_tensor_reported_after_the_last_sync_of_a_loop_is_read_when_that_ends(kernel):
+def test_tensor_reported_after_last_sync_is_read_when_the_loop_ends(kernel):
     kernel.ok(COMPUTED)
     assert kernel.value("computed.results[0] == [3.0 * n for n in range(40)]") == "True"
     assert kernel.value("computed.output(0, 'err')") == "''"
 
 
-def test_a_loop_that_ends_before_the_sync_leaves_its_figures_to_the_next_step(kernel):
+def test_figures_of_a_loop_ending_before_sync_wait_for_the_next_step(kernel):
     kernel.ok(PENDING)
     assert kernel.value("pending.results[0]") == "1"
 
 
-def test_tensors_are_read_without_any_sync(lazy):
+def test_tensors_are_read_without_sync(lazy):
     assert lazy.value("lazy.history['unsynced'][1] == [2.0 * n for n in range(70)]") == "True"
 
 

@@ -1,4 +1,4 @@
-"""A rank's variables as it describes them."""
+"""How a rank describes its variables."""
 
 import collections
 import dataclasses
@@ -29,23 +29,23 @@ def one(value, **options):
     return variable
 
 
-def test_only_names_of_the_users_are_listed():
+def test_only_user_variables_are_listed():
     ours = {"rank": 0, "lock": object()}
     assert names_of({**ours, "os": os, "_": 1, "__name__": "m", "b": 2, "a": 1}) == ["a", "b"]
 
 
-def test_what_is_left_out_is_described_if_named():
+def test_unlisted_variables_are_described_when_named():
     assert [one.name for one in describe({"_x": 1, "os": os}, ["_x", "os", "gone"])] == ["_x", "os"]
 
 
-def test_a_description_survives_json():
+def test_description_survives_json():
     namespace = {"model": nn.Linear(2, 2), "x": 1, "t": torch.tensor([float("nan"), float("inf")])}
     told = describe(namespace, list(namespace))
     again = json.loads(json.dumps([dataclasses.asdict(one) for one in told], allow_nan=False))
     assert [made(Variable, fields) for fields in again] == told
 
 
-def test_a_tensor_is_told_with_shape_dtype_device_and_bytes():
+def test_tensor_description_has_shape_dtype_device_and_bytes():
     told = one(torch.zeros(4, 3, dtype=torch.bfloat16))
     assert (told.type, told.shape, told.dtype, told.device, told.nbytes) == (
         "Tensor",
@@ -57,18 +57,18 @@ def test_a_tensor_is_told_with_shape_dtype_device_and_bytes():
     assert told.text == "Tensor (4, 3) bfloat16"
 
 
-def test_a_single_number_is_told_by_its_value():
+def test_single_number_is_shown_by_value():
     assert one(torch.tensor(2.5)).text == "2.5"
     assert one(np.float32(2.5)).text == "2.5"
     assert one(0.1).text == "0.1"
 
 
-def test_tensors_that_are_shared_are_counted_once():
+def test_shared_tensors_are_counted_once():
     weight = torch.zeros(10)
     assert one([weight, weight, torch.zeros(2)]).nbytes == 48
 
 
-def test_a_property_is_never_run_and_a_repr_is_bounded(monkeypatch):
+def test_describing_runs_no_property_and_limits_repr_time(monkeypatch):
     monkeypatch.setattr("xla_nb.rank.preview._SECONDS", 0.05)
     over = threading.Event()
 
@@ -90,7 +90,7 @@ def test_a_property_is_never_run_and_a_repr_is_bounded(monkeypatch):
     assert [leaf.state for leaf in told.leaves] == ["known"]
 
 
-def test_a_name_that_takes_too_long_is_told_and_the_others_are_described(monkeypatch):
+def test_slow_variable_is_marked_late_and_others_are_described(monkeypatch):
     grown = ["a"]
     for _ in range(45):
         grown = [grown, grown]
@@ -101,7 +101,7 @@ def test_a_name_that_takes_too_long_is_told_and_the_others_are_described(monkeyp
     assert quick.leaves[0].state == "known"
 
 
-def test_a_name_that_cannot_be_looked_at_does_not_keep_the_others_from_it(monkeypatch):
+def test_unreadable_variable_does_not_prevent_describing_others(monkeypatch):
     def fails(value):
         raise RuntimeError("the device is lost")
 
@@ -111,19 +111,19 @@ def test_a_name_that_cannot_be_looked_at_does_not_keep_the_others_from_it(monkey
     assert kept.leaves[0].state == "known"
 
 
-def test_what_is_left_when_all_time_is_over_is_told_without_content():
+def test_variables_past_the_total_time_limit_are_late():
     told = describe({f"x{n}": torch.ones(2) for n in range(3)}, ["x0", "x1", "x2"], all_within=0)
     assert [leaf.state for one in told for leaf in one.leaves] == ["late"] * 3
 
 
-def test_a_thousand_names_are_a_small_message():
+def test_description_of_a_thousand_names_is_small():
     namespace = {f"x{number}": torch.zeros(number) for number in range(1000)}
     told = describe(namespace, names_of(namespace))
     assert len(told) == 1000
     assert len(json.dumps([dataclasses.asdict(one) for one in told])) < 400_000
 
 
-def test_of_very_many_parts_the_first_are_compared_and_that_is_said(monkeypatch):
+def test_only_first_parts_are_compared_and_the_limit_is_stated(monkeypatch):
     monkeypatch.setattr(variables, "MOST", 3)
     leaves = one([torch.zeros(1) for _ in range(10)]).leaves
     assert [leaf.path for leaf in leaves] == ["", "[0]", "[1]", "…"]
@@ -140,13 +140,13 @@ def test_of_very_many_parts_the_first_are_compared_and_that_is_said(monkeypatch)
         lambda: np.zeros(2, "i4,f8"),
     ],
 )
-def test_what_cannot_be_compared_is_said(make):
+def test_incomparable_values_are_opaque_with_a_reason(make):
     (leaf,) = one(make()).leaves
     assert leaf.state == "opaque"
     assert leaf.why
 
 
-def test_a_tensor_class_with_its_own_elements_is_not_compared():
+def test_tensor_subclass_with_custom_dispatch_is_not_compared():
     class Wrapper(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, call, kinds, args=(), kwargs=None):
@@ -156,7 +156,7 @@ def test_a_tensor_class_with_its_own_elements_is_not_compared():
     assert leaf.why == f"values of type {Wrapper.__qualname__} cannot be compared"
 
 
-# ---------------------------------------------------------------- what it is made of
+# ---------------------------------------------------------------- leaves
 
 
 def paths(value):
@@ -167,12 +167,12 @@ def told(value):
     return [(leaf.path, leaf.kind, leaf.digest, leaf.state) for leaf in one(value).leaves]
 
 
-def test_a_tensor_an_array_and_a_number_are_one_leaf():
+def test_tensors_arrays_and_numbers_are_one_leaf():
     for value in (torch.ones(2), np.ones(2), np.float32(1), 1, 2.5, [1, 2.5], (1, 2)):
         assert paths(value) == [""]
 
 
-def test_a_model_is_told_by_parameter_and_buffer():
+def test_model_has_a_leaf_per_parameter_and_buffer():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     assert [path for path in paths(model) if "weight" in path or "running" in path] == [
         ".0.weight",
@@ -183,7 +183,7 @@ def test_a_model_is_told_by_parameter_and_buffer():
     assert told(nn.Linear(1, 1)) != told(nn.Linear(1, 1).eval())
 
 
-def test_an_optimizer_is_told_by_group_and_by_the_number_of_its_parameter():
+def test_optimizer_has_leaves_per_group_and_parameter_number():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
@@ -191,7 +191,7 @@ def test_an_optimizer_is_told_by_group_and_by_the_number_of_its_parameter():
     assert {".param_groups[0]['lr']", ".state[1]['exp_avg']"} <= set(paths(optimizer))
 
 
-def test_items_of_a_dict_come_in_the_order_of_their_keys():
+def test_dict_items_are_sorted_by_key():
     one, other = (
         {"b": torch.ones(1), "a": torch.zeros(1)},
         {"a": torch.zeros(1), "b": torch.ones(1)},
@@ -214,7 +214,7 @@ class Settings:
     ("one", "equal", "other"),
     [
         ("a", "a", "b"),
-        ({0, 8, "a"}, {8, 0, "a"}, {0, "a"}),  # which are kept in the order they came
+        ({0, 8, "a"}, {8, 0, "a"}, {0, "a"}),  # sets with different insertion order
         ({"a": {1: "x"}}, {"a": {1: "x"}}, {"a": {1: "y"}}),
         (dict.fromkeys(range(200), "a"), dict.fromkeys(range(200), "a"), dict.fromkeys(range(200))),
         (["a", None], ["a", None], ["a", False]),
@@ -235,7 +235,7 @@ def test_equal_values_have_equal_leaves(one, equal, other):
     assert told(one) != told(other)
 
 
-def test_what_keeps_something_elsewhere_is_not_compared():
+def test_objects_with_hidden_state_are_not_compared():
     class Counter(collections.deque):
         pass
 
@@ -245,7 +245,7 @@ def test_what_keeps_something_elsewhere_is_not_compared():
         assert (leaf.state, "cannot be compared" in leaf.why) == ("opaque", True)
 
 
-def test_an_object_of_an_installed_package_is_not_compared_but_of_ones_own_subclass_is():
+def test_objects_of_installed_packages_are_compared_only_if_subclassed():
     class Own(PluginManager):
         pass
 
@@ -254,7 +254,7 @@ def test_an_object_of_an_installed_package_is_not_compared_but_of_ones_own_subcl
     assert len(one(Own("it")).leaves) > 1
 
 
-def test_only_classes_in_python_have_nothing_but_attributes():
+def test_only_pure_python_classes_have_attributes_only():
     class Plain:
         pass
 
@@ -266,7 +266,7 @@ def test_only_classes_in_python_have_nothing_but_attributes():
     assert not variables._has_attributes_only(Sized)
 
 
-def test_values_that_hold_themselves_end():
+def test_self_referencing_values_terminate():
     row = [torch.ones(1)]
     row.append(row)
     assert paths(row) == ["[0]"]
@@ -284,19 +284,19 @@ def digest(array):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int64", "bool", "complex64"])
-def test_a_tensor_and_an_array_with_the_same_elements_have_the_same_digest(dtype):
+def test_tensor_and_array_with_equal_elements_have_equal_digests(dtype):
     tensor = torch.arange(-3, 9).reshape(3, 4).to(getattr(torch, dtype))
     assert digest(tensor) == digest(tensor.numpy())
 
 
 @pytest.mark.parametrize("make", [torch.tensor, np.array])
-def test_the_digest_does_not_depend_on_the_layout(make):
+def test_digest_does_not_depend_on_memory_layout(make):
     rows = make([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert digest(rows.T) == digest(make([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]))
     assert digest(rows[:, ::2]) == digest(make([[1.0, 3.0], [4.0, 6.0]]))
 
 
-def test_a_large_one_is_read_in_small_pieces_that_give_the_same_digest(monkeypatch):
+def test_reading_a_large_tensor_in_pieces_gives_the_same_digest(monkeypatch):
     tensor = torch.rand(7, 11, 13, 5).transpose(0, 2)
     whole = digest(tensor)
     monkeypatch.setattr(variables, "_PIECE", 50)
@@ -311,7 +311,7 @@ def test_bfloat16_and_float8_are_read_exactly():
 
 
 @pytest.mark.filterwarnings("error")
-def test_all_nans_are_one_and_counted_and_not_in_the_norm():
+def test_nans_are_equal_counted_and_excluded_from_the_norm():
     bits = torch.tensor([0x7FC00000, 0x7FA00001, 0x40400000, 0x40800000], dtype=torch.int32)
     one, other = bits.view(torch.float32), torch.tensor([math.nan, math.nan, 3.0, 4.0])
     assert digest(one) == digest(other)
@@ -319,13 +319,13 @@ def test_all_nans_are_one_and_counted_and_not_in_the_norm():
     assert digest(torch.tensor([math.inf, 3.0, 4.0]))[2] == 5.0
 
 
-def test_zeros_of_both_signs_and_orders_of_bytes_are_equal():
+def test_digest_ignores_sign_of_zero_and_byte_order():
     assert digest(torch.tensor([-0.0])) == digest(torch.tensor([0.0]))
     assert digest(np.arange(3, dtype=">i4")) == digest(np.arange(3, dtype="<i4"))
 
 
-def test_a_gigabyte_is_given_up_when_its_time_is_over():
-    gigabyte = torch.zeros(1, dtype=torch.int8).expand(1 << 30)  # without the memory
+def test_reading_a_gigabyte_stops_at_the_time_limit():
+    gigabyte = torch.zeros(1, dtype=torch.int8).expand(1 << 30)  # without allocating it
     assert one(gigabyte, each_within=0.05).leaves[0].state == "late"
 
 
@@ -412,7 +412,7 @@ def lazily():
 
 
 def run(script, **variables):
-    """What a script prints as JSON, in a process of its own."""
+    """Run a script in a separate process and return the JSON that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         check=False,
@@ -424,41 +424,41 @@ def run(script, **variables):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-#: What torch_xla counts when a value that is there is read.
+#: Counters of torch_xla that change when a computed value is read.
 READING = {"DeviceLockWait", "UnwrapXlaData", "InboundData", "TransferFromDeviceTime"}
 
 
-def test_nothing_is_recorded_compiled_or_executed(lazily):
+def test_describing_records_compiles_and_executes_nothing(lazily):
     assert set(lazily["changed"]) <= READING
 
 
-def test_a_step_that_was_compiled_is_not_compiled_anew_afterwards(lazily):
+def test_compiled_step_is_not_recompiled_after_describing(lazily):
     assert lazily["compilations"] == 0
 
 
-def test_values_that_are_there_are_read(lazily):
+def test_computed_values_are_read(lazily):
     for name in ("model", "optimizer", "loss", "base", "moved"):
         assert set(lazily["states"][name]) == {"known"}, name
     assert lazily["same"]
 
 
-def test_values_that_are_only_recorded_are_pending(lazily):
+def test_recorded_but_uncomputed_values_are_pending(lazily):
     assert lazily["states"]["pending"] == ["pending"]
     assert lazily["states"]["rows"] == ["pending", "known"]
 
 
 @pytest.mark.parametrize("name", ["view", "table"])
-def test_a_tensor_whose_memory_was_written_to_through_another_is_pending(lazily, name):
+def test_tensor_written_through_an_alias_is_pending(lazily, name):
     assert lazily["states"][name] == ["pending"]
 
 
-def test_a_repr_of_the_users_cannot_make_a_tensor_compute(lazily):
+def test_user_repr_cannot_trigger_computation(lazily):
     assert lazily["texts"]["holder"] == "Holder(Tensor (4, 3) float32, 4)"
-    assert lazily["texts"]["summed"].startswith("<Summed instance>")  # as it raised
+    assert lazily["texts"]["summed"].startswith("<Summed instance>")  # its repr() raised
     assert lazily["texts"]["rows"].startswith("[Tensor (4, 3) float32, Tensor ()")
 
 
-def test_pending_values_are_computed_if_asked(lazily):
+def test_pending_values_are_computed_on_request(lazily):
     assert lazily["computed"] == {
         "pending": [pytest.approx((12 * 8**2) ** 0.5)],
         "view": [pytest.approx((3 * 5**2) ** 0.5)],
@@ -489,7 +489,7 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-def test_a_sharded_tensor_is_gathered_only_if_asked():
+def test_sharded_tensor_is_gathered_only_on_request():
     told = run(SHARDED, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
     assert told["states"] == ["known", "opaque"]
     assert told["why"] == "it is sharded; reading it would run a computation"
@@ -536,6 +536,6 @@ def test_jax_arrays_and_torchax_tensors_are_read(on_jax):
 
 
 @pytest.mark.slow
-def test_an_array_whose_memory_is_gone_is_said(on_jax):
+def test_deleted_jax_array_is_opaque_with_a_reason(on_jax):
     assert on_jax["states"]["gone"] == ["opaque"]
     assert "reading it raised RuntimeError: Array has been deleted" in on_jax["gone"]
