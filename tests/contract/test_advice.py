@@ -1,4 +1,4 @@
-"""What is refused is told with what to do instead, and doing that works."""
+"""Refusals name the fix, and the fix works."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.support.installed import need
 from tests.support.kernel import Notebook, Shown
 from tests.support.warm import Warm
 
-# ---------------------------------------------------------------- what is on the notebook's device
+# ---------------------------------------------------------------- values on the notebook's device
 
 SEEN = """
 import torch, torch_xla, torch_xla.distributed.xla_multiprocessing as xmp
@@ -20,11 +20,11 @@ def launch(fn, *args): return xmp.spawn(fn, args=args, nprocs=2)
 
 @pytest.fixture(scope="module")
 def opened(warm_kernels: Warm) -> Iterator[Notebook]:
-    """A notebook that has opened the device: not the session's, whose other launches are to see
-    none."""
+    """A notebook that has opened the device; not the session's, whose other launches must not see
+    an open device."""
     notebook = Notebook(warm=warm_kernels)
     notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + SEEN, timeout=300)
-    # A process that stays, as in the session's kernel.
+    # A process that keeps running, as in the session's kernel.
     notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
     yield notebook
     notebook.close()
@@ -35,7 +35,7 @@ def refused(shown: Shown) -> str:
     return shown.error
 
 
-def test_a_wrapped_model_on_the_device_is_moved_where_it_is(opened: Notebook) -> None:
+def test_wrapped_model_on_the_device_must_be_moved_to_the_cpu(opened: Notebook) -> None:
     opened.ok("wrapped = xmp.MpModelWrapper(torch.nn.Linear(2, 1)); wrapped.to(device)")
     opened.ok("def train(rank): return wrapped.to(torch_xla.device()).weight.shape")
     told = refused(opened.run("launch(train)"))
@@ -45,7 +45,7 @@ def test_a_wrapped_model_on_the_device_is_moved_where_it_is(opened: Notebook) ->
 
 
 @pytest.mark.parametrize("code", ["net", "held.model", "net_args"])
-def test_a_model_on_the_device_is_moved_too(opened: Notebook, code: str) -> None:
+def test_model_on_the_device_must_be_moved_to_the_cpu(opened: Notebook, code: str) -> None:
     opened.ok("import types; net = torch.nn.Linear(2, 1).to(device)")
     opened.ok("held = types.SimpleNamespace(model=net)")
     launched = (
@@ -56,7 +56,7 @@ def test_a_model_on_the_device_is_moved_too(opened: Notebook, code: str) -> None
     assert "x.cpu()" not in told
 
 
-def test_a_tensor_is_called_as_the_code_calls_it(opened: Notebook) -> None:
+def test_tensor_is_named_as_in_the_code(opened: Notebook) -> None:
     opened.ok("batch = torch.ones(2).to(device); state = {'weight': [batch]}")
     assert "Send `batch.cpu()`, and use" in refused(opened.run("launch(lambda r: batch)"))
     assert "Send `state['weight'][0].cpu()`" in refused(opened.run("launch(lambda r: state)"))
@@ -64,7 +64,7 @@ def test_a_tensor_is_called_as_the_code_calls_it(opened: Notebook) -> None:
     assert "Send `x.cpu()`, and" in refused(opened.run("launch(made(batch))"))
 
 
-def test_an_optimizer_of_tensors_on_the_device_is_made_anew(opened: Notebook) -> None:
+def test_optimizer_of_device_tensors_must_be_recreated(opened: Notebook) -> None:
     opened.ok("torch.set_grad_enabled(True)\nfit = torch.nn.Linear(2, 1).to(device)")
     opened.ok("opt = torch.optim.Adam(fit.parameters(), lr=0.25)")
     opened.ok("fit(torch.ones(1, 2).to(device)).sum().backward(); opt.step()")
@@ -81,7 +81,7 @@ def test_an_optimizer_of_tensors_on_the_device_is_made_anew(opened: Notebook) ->
     assert opened.value("run[1]") == "(2, 0.25)"
 
 
-# ---------------------------------------------------------------- whose method, and what in it
+# ---------------------------------------------------------------- methods
 
 TRAINER = """
 import threading, functools, xla_nb
@@ -112,7 +112,7 @@ ad_trainer = AdTrainer(ad_file)
         ("ad_file.write", "`ad_file.write` (_io.TextIOWrapper, defined in Cell In[{}], line 5)"),
     ],
 )
-def test_a_method_is_named_with_its_object_and_what_is_in_it(
+def test_refused_method_is_named_with_its_object_and_attribute(
     notebook: Notebook, launched: str, told: str
 ) -> None:
     number = notebook.ok(TRAINER).number
@@ -121,7 +121,7 @@ def test_a_method_is_named_with_its_object_and_what_is_in_it(
     notebook.ok("ad_file.close()")
 
 
-def test_a_method_that_a_name_holds_is_described(notebook: Notebook) -> None:
+def test_variable_holding_a_method_is_described(notebook: Notebook) -> None:
     number = notebook.ok(TRAINER + "ad_bound = ad_trainer.fit").number
     told = refused(notebook.run("xla_nb.spawn(lambda rank: ad_bound, n=1)"))
     assert f"`ad_bound` (the method `AdTrainer.fit`, defined in Cell In[{number}], line 7)" in told
@@ -152,7 +152,7 @@ def play(rank):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name() -> None:
+def test_ray_actor_handle_is_refused_and_ranks_get_the_actor_by_name() -> None:
     need("ray")
     with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
         notebook = Notebook(RAY_TMPDIR=folder, RAY_raylet_start_wait_time_s="200")
@@ -174,7 +174,7 @@ def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name(
             notebook.close()
 
 
-# ---------------------------------------------------------------- words on a line
+# ---------------------------------------------------------------- misspelled options
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name(
         ("%%xla_spawn --args '(\"a\")'\n1", "Write --args '(\"a\",)'."),
     ],
 )
-def test_a_word_that_is_nearly_right_is_corrected(notebook: Notebook, line: str, told: str) -> None:
+def test_misspelled_option_gets_a_suggestion(notebook: Notebook, line: str, told: str) -> None:
     shown = notebook.run(line)
     assert told in shown.error
     assert shown.ename == "UsageError"

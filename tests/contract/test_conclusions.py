@@ -1,4 +1,4 @@
-"""What a run suffered from stays in its title when it has ended."""
+"""The title of an ended run names the problems that slowed it down."""
 
 import ast
 import html
@@ -10,8 +10,8 @@ from xla_nb.views.rendering import style
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-# Waits in the kernel until the newest sample of rank 0 is so, which ends the loop on the ranks: all
-# at one step, which none has come to yet where they wait for each other.
+# Waits in the kernel until `is_so` holds for the newest sample of rank 0, then ends the loop on the
+# ranks: all at the same step, one that none has reached yet if they wait for each other.
 SAMPLED = """
 import os, time
 def sampled(run, flag, is_so):
@@ -46,7 +46,7 @@ def main(rank):
 
 @pytest.fixture
 def ended(notebook, tmp_path):
-    """Title and HTML that stay of a loop with this body, which ends when a sample is as told."""
+    """The saved title and HTML of a loop with this body, which ends once `is_so` holds."""
     flag = str(tmp_path / "over")
     notebook.ok(SAMPLED)
 
@@ -65,7 +65,7 @@ COMPILES = "sample.changes_at and sample.compile_seconds > 0.6"
 
 
 @pytest.mark.slow
-def test_the_line_whose_shape_changes_in_every_step_stays_with_what_it_cost(ended):
+def test_title_names_line_with_changing_shape_and_compile_time(ended):
     body = """
         y = torch.ones(step, 8, device=torch_xla.device())
         for _ in range(100):
@@ -85,7 +85,7 @@ def test_the_line_whose_shape_changes_in_every_step_stays_with_what_it_cost(ende
     assert style.AMBER in page.partition("</b>")[0]
 
 
-def test_the_line_whose_number_changes_in_every_step_is_named(ended):
+def test_title_names_line_with_changing_number(ended):
     body = """
         y = x[step : step + 4]
         for _ in range(100):
@@ -95,7 +95,7 @@ def test_the_line_whose_number_changes_in_every_step_is_named(ended):
     assert "; line 10 uses a number that changes in each step (" in title
 
 
-def test_where_it_is_not_known_what_changes_no_line_is_named(ended):
+def test_title_names_no_line_if_the_change_is_unknown(ended):
     body = """
         y = x * 2
         for _ in range(60 + step):  # no shape and no number: each step has more operations
@@ -105,7 +105,7 @@ def test_where_it_is_not_known_what_changes_no_line_is_named(ended):
     assert re.search(r" s; each step compiled a new graph, [\d.]+ m?s of it · ", title), title
 
 
-def test_a_fallback_to_the_cpu_names_its_line(ended):
+def test_title_names_line_of_a_cpu_fallback(ended):
     body = """
         torch.nonzero(x)  # and nothing that is compiled
         time.sleep(0.02)
@@ -114,7 +114,7 @@ def test_a_fallback_to_the_cpu_names_its_line(ended):
     assert "; every step ran aten::nonzero on the CPU at line 10 · " in title
 
 
-def test_whom_the_others_waited_for_stays(ended):
+def test_title_names_the_rank_that_others_waited_for(ended):
     body = """
         import torch_xla.core.xla_model as xm
         time.sleep(0.05 * rank)
@@ -125,7 +125,7 @@ def test_whom_the_others_waited_for_stays(ended):
     assert re.search(told, title), title
 
 
-def test_who_had_waited_for_whom_when_stop_came_stays(notebook, tmp_path):
+def test_title_of_a_stopped_run_names_the_ranks_waiting(notebook, tmp_path):
     notebook.ok(SAMPLED)
     cell = """
 %%xla_spawn -n 3 -o halted --bg --view none
@@ -147,7 +147,7 @@ def main(rank):
     assert title.startswith(told), title
 
 
-def test_looking_for_what_changes_changes_nothing_that_is_computed(notebook):
+def test_detecting_changing_shapes_does_not_change_results(notebook):
     cell = """
 %%xla_spawn -n 1 -o looked --view none
 import torch, torch_xla, time
@@ -182,7 +182,7 @@ def main(rank):
     "meet",
     ['xm.mesh_reduce("x", rank, sum)', pytest.param('xm.rendezvous("x")', marks=pytest.mark.slow)],
 )
-def test_whom_the_others_waited_for_stays_where_steps_are_items_that_only_meet(notebook, meet):
+def test_title_names_the_late_rank_if_steps_only_synchronize(notebook, meet):
     notebook.ok(SAMPLED)
     cell = f"""
 %%xla_spawn -n 4 -o met --view none
@@ -199,7 +199,7 @@ def main(rank):
     assert re.search(told, title), title
 
 
-def test_a_few_graphs_that_took_most_of_the_run_to_compile_are_told_calmly(notebook):
+def test_long_compilation_of_few_graphs_is_no_warning(notebook):
     notebook.ok(SAMPLED)
     cell = """
 %%xla_spawn -n 2 -o graphs --view none
@@ -223,7 +223,7 @@ def main(rank):
     assert "✓ finished" in re.sub("<[^>]*>", "", listed["text/html"])
 
 
-def test_the_rank_that_the_others_waited_for_most_of_the_time_stays(notebook):
+def test_title_names_the_rank_waited_for_most_of_the_run(notebook):
     notebook.ok(SAMPLED)
     notebook.ok(
         "%%xla_spawn -n 3 -o waited_ --view none\nimport time, torch_xla.core.xla_model as xm\n"

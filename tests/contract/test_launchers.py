@@ -1,4 +1,4 @@
-"""A launcher called on a rank is refused by name; a launch of one process is none."""
+"""Launchers called on ranks are refused by name; a launch of one process runs in the notebook."""
 
 import pytest
 
@@ -46,7 +46,7 @@ said = xmp.spawn(tried, nprocs=2)[1]
 """
 
 
-def test_every_launcher_called_on_a_rank_says_that_ranks_start_none(cells):
+def test_every_launcher_is_refused_on_a_rank(cells):
     calls = ", ".join(f"lambda: {call}" for call in LAUNCHES)
     cells.ok(TRIED.format(calls=f"[{calls}]"))
     for number, launcher in enumerate(LAUNCHES.values()):
@@ -55,13 +55,13 @@ def test_every_launcher_called_on_a_rank_says_that_ranks_start_none(cells):
 
 @pytest.mark.parametrize("runtime", ["xla", "spmd"])
 @pytest.mark.parametrize("call", ["xmp.spawn(inner, nprocs=2)", "torch_xla.launch(inner)"])
-def test_a_launcher_below_the_magic_is_told_to_lose_one_of_them(cells, call, runtime):
+def test_launcher_call_below_the_spawn_magic_is_refused(cells, call, runtime):
     shown = cells.run(f"%%xla_spawn -n 2 --runtime {runtime}\n{call}")
     assert REMOVE.format("%%xla_spawn") + f"call to {call.partition('(')[0]}." in shown.error
     assert f"Cell In[{shown.number}], line 2" in shown.error
 
 
-def test_a_launcher_below_the_live_magic_is_told_to_lose_one_of_them(cells):
+def test_launcher_call_below_the_live_magic_is_refused(cells):
     shown = cells.run("%%xla\nxmp.spawn(inner, nprocs=2)")
     assert REMOVE.format("%%xla") in shown.error
 
@@ -74,7 +74,7 @@ def test_a_launcher_below_the_live_magic_is_told_to_lose_one_of_them(cells):
         "from accelerate import notebook_launcher as go\ngo(f, (1, FLAGS))",
     ],
 )
-def test_a_published_program_below_the_magic_launches_once(cells, call):
+def test_published_program_below_the_magic_launches_once(cells, call):
     if "accelerate" in call:
         need("accelerate")
     cells.ok("FLAGS = {'lr': 0.1}")
@@ -84,7 +84,7 @@ def test_a_published_program_below_the_magic_launches_once(cells, call):
     assert "%%xla_spawn launched nothing: the cell has already launched a run." in shown.lines
 
 
-def test_a_trainer_that_launches_by_itself_is_refused_in_a_launched_function(cells, tmp_path):
+def test_library_that_launches_is_refused_in_a_launched_function(cells, tmp_path):
     tmp_path.joinpath("self_launching.py").write_text(
         "import xla_nb\nxla_nb.install()\n"
         "from torch_xla.distributed.xla_multiprocessing import spawn\n"
@@ -104,21 +104,21 @@ def launches(rank): notebook_launcher(told, num_processes={})
 """
 
 
-def test_accelerates_launcher_is_refused_on_a_rank(cells):
+def test_notebook_launcher_is_refused_on_a_rank(cells):
     need("accelerate")
     cells.ok(ACCELERATED.format(2))
     shown = cells.run("xmp.spawn(launches, nprocs=2)")
     assert CALLED.format("notebook_launcher") in shown.error
 
 
-def test_accelerates_launcher_of_one_process_calls_the_function_on_the_rank(cells):
+def test_notebook_launcher_with_one_process_runs_on_the_rank(cells):
     need("accelerate")
     cells.ok(ACCELERATED.format(1))
     shown = cells.ok("xmp.spawn(launches, nprocs=2)")
     assert {"[0] called", "[1] called"} <= {*shown.lines}
 
 
-def test_ranks_that_fork_helpers_and_later_launches_are_as_before(cells):
+def test_ranks_can_still_fork_helpers(cells):
     cells.ok(
         "def pooled(rank):\n"
         "    import multiprocessing as mp\n"
@@ -127,7 +127,7 @@ def test_ranks_that_fork_helpers_and_later_launches_are_as_before(cells):
     assert cells.value("dict(xmp.spawn(pooled, nprocs=2))") == "{0: 0, 1: 1}"
 
 
-# ---------------------------------------------------------------- one process is the notebook's
+# ---------------------------------------------------------------- launches of one process
 
 
 ONE = """
@@ -141,7 +141,7 @@ def train(index=0, by=2):
 
 @pytest.fixture(scope="module")
 def trained(warm_kernels):
-    """A kernel of its own, as what is called in it opens its device."""
+    """A separate kernel, because the calls open its device."""
     kernel = Notebook(warm=warm_kernels)
     kernel.ok("%load_ext xla_nb")
     kernel.ok(ABOVE + ONE)
@@ -161,7 +161,7 @@ def trained(warm_kernels):
         "notebook_launcher(train, (0, 2), num_processes=1, mixed_precision='bf16')",
     ],
 )
-def test_a_launch_of_one_process_trains_the_notebooks_model(trained, call):
+def test_launch_of_one_process_trains_the_notebooks_model(trained, call):
     if "notebook_launcher" in call:
         need("accelerate")
         trained.ok("from accelerate import notebook_launcher")
@@ -172,14 +172,14 @@ def test_a_launch_of_one_process_trains_the_notebooks_model(trained, call):
     assert "opens the device" not in shown.stdout
 
 
-def test_launches_after_it_have_all_their_ranks(trained):
+def test_launch_after_a_one_process_launch_has_all_ranks(trained):
     trained.ok("xmp.spawn(train, nprocs=1)")
     shown = trained.ok("run = xmp.spawn(lambda index: index, nprocs=4)")
     assert trained.value("run.results") == "{0: 0, 1: 1, 2: 2, 3: 3}"
     assert not shown.stderr
 
 
-def test_an_error_of_the_one_process_is_the_programs_own(trained):
+def test_error_in_a_one_process_launch_is_raised_unchanged(trained):
     shown = trained.run("def fails(index): raise ValueError('boom')\nxmp.spawn(fails, nprocs=1)")
     assert (shown.ename, "boom" in shown.error) == ("ValueError", True)
 
@@ -192,7 +192,7 @@ from xla_nb.topology import chips
 chips.count_chips = lambda *_: 4
 os.environ["PJRT_DEVICE"] = "TPU"
 """
-#: Nothing here has libtpu: xla_nb takes the machine for a TPU, torch_xla makes its CPU client.
+#: There is no libtpu here: xla_nb takes the machine for a TPU, torch_xla creates its CPU client.
 MOCKED = """
 from xla_nb.dropin import answers
 answers.wish = lambda: None
@@ -210,7 +210,7 @@ def machine(warm_kernels):
     kernel.close()
 
 
-def test_on_a_tpu_it_opens_the_chips_and_says_once_what_that_costs(machine):
+def test_one_process_launch_on_a_tpu_opens_the_chips_and_warns_once(machine):
     assert "would open the TPU" in machine.run("torch_xla.device()").error
     machine.ok(MOCKED)
     shown = machine.ok("xmp.spawn(opens, nprocs=1)")

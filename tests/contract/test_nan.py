@@ -1,4 +1,4 @@
-"""A figure that becomes NaN or infinite: said while the run goes on, and in what stays."""
+"""A figure that becomes NaN or infinite is reported during the run and in the saved output."""
 
 import re
 
@@ -25,7 +25,7 @@ def trains(notebook, run, figures, options="--view text", then="pass"):
 
 
 def html(notebook, run):
-    """What stays of the run in the notebook, without its pictures' bytes."""
+    """The run's saved HTML in the notebook, without image bytes."""
     shown = notebook.ok(run).data
     return re.sub(r"base64,[^\"]*", "", shown["text/html"])
 
@@ -41,24 +41,24 @@ def diverged(kernel):
     return shown
 
 
-def test_the_rank_the_step_and_the_last_value_are_said_in_the_cell(diverged):
+def test_cell_names_rank_step_and_last_value(diverged):
     assert diverged.data["text/plain"].startswith("! 4 ranks finished in ")
     assert SAID in diverged.data["text/plain"].splitlines()[0]
 
 
-def test_the_saved_title_is_amber_and_the_curve_has_a_mark_with_words(diverged):
+def test_saved_title_is_amber_and_the_curve_is_marked(diverged):
     told = diverged.data["text/html"]
     head = told[: told.index(SAID)]
     assert f"background:{AMBER}" in head
     assert "NaN since step 30 (rank 2)" in told[told.index(SAID) :]
 
 
-def test_a_reopened_run_says_the_same(diverged, notebook):
+def test_reopened_run_reports_nan(diverged, notebook):
     assert SAID in title(notebook, "import xla_nb\nxla_nb.open_run(diverged.name)")
 
 
-def test_it_is_said_while_the_run_goes_on(notebook, tmp_path):
-    """In the text view, and in the picture of a run in the background."""
+def test_nan_is_reported_while_the_run_is_in_progress(notebook, tmp_path):
+    """In the text view, and in the snapshot of a background run."""
     go = tmp_path / "go"
     then = f"while step == 40 and not os.path.exists({str(go)!r}): time.sleep(0.01)"
     try:
@@ -107,12 +107,12 @@ def test_it_is_said_while_the_run_goes_on(notebook, tmp_path):
         ),
     ],
 )
-def test_what_became_of_a_figure_is_said_as_it_is(notebook, figures, said):
+def test_title_describes_non_finite_figures(notebook, figures, said):
     trains(notebook, "became", figures)
     assert said in title(notebook, "became").replace(" finished in", " finished")
 
 
-def test_the_list_of_runs_has_what_became_nan(notebook, diverged):
+def test_list_of_runs_reports_nan(notebook, diverged):
     listed = notebook.ok("%xla_runs").data
     title = diverged.data["text/plain"].partition(" · ")[0].removeprefix("! ")
     assert SAID in title
@@ -120,20 +120,20 @@ def test_the_list_of_runs_has_what_became_nan(notebook, diverged):
     assert "! finished" in re.sub("<[^>]*>", "", listed["text/html"])
 
 
-def test_a_figure_that_recovers_is_no_alarm_but_its_curve_is_marked(notebook):
+def test_recovered_figure_is_no_warning_but_its_curve_is_marked(notebook):
     trains(notebook, "recovered", "loss=nan if step == 30 and rank == 2 else 0.31")
     assert title(notebook, "recovered").startswith("✓ 4 ranks finished in")
     assert "NaN at step 30 (rank 2)" in html(notebook, "recovered")
 
 
-def test_a_figure_that_often_has_no_value_does_not_fill_the_record(notebook):
+def test_frequent_nans_do_not_fill_the_record(notebook):
     trains(notebook, "often", "loss=nan if step % 2 else 1.0")
     size = int(notebook.value("(often.record.path / 'events.jsonl').stat().st_size"))
     assert size < 12_000
 
 
 @pytest.mark.parametrize("options", ["--stop-on-nan", "--stop-on-nan --view none --bg"])
-def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options):
+def test_stop_on_nan_ends_the_run_and_names_the_reason(notebook, options):
     shown = trains(notebook, "stops", ON_RANK_2, options, then="time.sleep(0.02 * (step > 20))")
     if "--bg" in options:
         shown = notebook.run("stops.wait()")
@@ -143,7 +143,7 @@ def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options)
     assert int(notebook.value("len(stops.history['loss'][0])")) < 60
 
 
-def test_a_figure_that_is_finite_again_by_then_stays_the_reason(notebook):
+def test_recovered_figure_stays_the_reason_of_the_stop(notebook):
     figures = "loss=nan if step == 30 else 0.31"
     shown = trains(
         notebook, "back", figures, "--stop-on-nan", then="time.sleep(0.02 * (step > 20))"
@@ -152,8 +152,8 @@ def test_a_figure_that_is_finite_again_by_then_stays_the_reason(notebook):
     assert "Stopped by --stop-on-nan; loss became NaN on" in title(notebook, "back")
 
 
-def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
-    """Rank 0 turns when all are there, the others as they are interrupted."""
+def test_stop_on_nan_names_ranks_that_follow_after_the_stop(notebook, tmp_path):
+    """Rank 0 reports NaN once all ranks are ready, the others when they are interrupted."""
     shown = notebook.run(
         "%%xla_spawn -n 4 -o later --stop-on-nan --view text\nimport os, time, xla_nb\n"
         "def train(rank):\n    for step in range(30): xla_nb.report(loss=0.31)\n"
@@ -167,7 +167,7 @@ def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
     assert said in title(notebook, "xla_nb.open_run(later.name)")
 
 
-def test_text_names_all_ranks_and_says_when_the_figure_is_finite_again(notebook, tmp_path):
+def test_text_view_names_all_ranks_and_reports_recovery(notebook, tmp_path):
     folder = str(tmp_path)
     waits = (
         f"while step >= 30 and str(min(step, 31)) not in os.listdir({folder!r}): time.sleep(0.01)"
@@ -188,7 +188,7 @@ def test_text_names_all_ranks_and_says_when_the_figure_is_finite_again(notebook,
     assert shown.stderr.count("finite again") == 1
 
 
-def test_it_is_an_option_of_every_launch_and_a_setting(notebook):
+def test_stop_on_nan_works_for_every_launch_and_as_a_setting(notebook):
     diverges = (
         "def diverges(rank):\n    import time, xla_nb\n    xla_nb.report(loss=float('nan'))\n"
     )

@@ -1,7 +1,7 @@
-"""What stays of a run's output has the order in which it was seen.
+"""The saved output of a run has the order in which it was shown.
 
-A rank writes its next line when the one before has been shown in the notebook, so that there is one
-order in which they can have been.
+A rank writes its next line once the notebook has shown the previous line, so only one order is
+possible.
 """
 
 import html
@@ -66,10 +66,10 @@ def flood(rank):
 
 
 def relayed(notebook, cell, folder, words):
-    """Run it; each word that the notebook shows becomes a file."""
+    """Run a cell; each of `words` that the notebook shows becomes a file."""
 
     def tell(shown):
-        # As text, or in what is sent to the panel's page.
+        # As text, or in a message to the panel's page.
         newest = shown.messages[-1]
         for word in words:
             if newest["msg_type"] in ("stream", "comm_msg") and word in str(newest["content"]):
@@ -85,12 +85,12 @@ def output(text):
 
 
 def words(page):
-    """What a reader of HTML sees, on one line."""
+    """The visible text of HTML, on one line."""
     return " ".join(html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", page)).split())
 
 
 @pytest.mark.parametrize("view", ["text", "panel"])
-def test_lines_of_ranks_and_streams_stay_in_the_order_of_time(notebook, tmp_path, view):
+def test_lines_of_ranks_and_streams_stay_in_time_order(notebook, tmp_path, view):
     run = f"relayed_{view}"
     cell = RELAY.format(options=f"--view {view}", run=run, folder=str(tmp_path))
     shown = relayed(notebook, cell, tmp_path, SAID)
@@ -103,9 +103,7 @@ def test_lines_of_ranks_and_streams_stay_in_the_order_of_time(notebook, tmp_path
         assert told in words(data["text/html"])
 
 
-def test_of_a_flood_the_ends_stay_with_what_came_between_and_how_much_is_left_out(
-    notebook, tmp_path
-):
+def test_flood_keeps_its_ends_interleaved_lines_and_the_omitted_count(notebook, tmp_path):
     cell = FLOOD.format(view="text", run="flooded", folder=str(tmp_path))
     relayed(notebook, cell, tmp_path, ["before 0", "between"])
     for shown in ("flooded", "xla_nb.open_run(flooded.name)"):
@@ -140,16 +138,14 @@ def bars(rank):
         told("half")
         print("looked", flush=True)
         told("looked")
-        print("again", flush=True)  # by now the half bar has been seen
+        print("again", flush=True)  # the half bar has been shown by now
         told("bar 1: 100%")
 """
 
 
 @pytest.mark.parametrize("view", ["text", "panel"])
-def test_lines_that_begin_with_a_carriage_return_are_shown_soon_and_in_their_order(
-    notebook, tmp_path, view
-):
-    """A rank waits until its bar is shown before it prints anything else."""
+def test_lines_starting_with_carriage_return_are_shown_in_order(notebook, tmp_path, view):
+    """A rank prints nothing else until its bar is shown."""
     cell = BARS.format(view=view, run=f"bars_{view}", folder=str(tmp_path))
     relayed(notebook, cell, tmp_path, ["bar 0: 100%", "after 0", "looked", "again", "bar 1: 100%"])
     lines = output(notebook.ok(f"bars_{view}").data["text/plain"])
@@ -164,7 +160,7 @@ def test_lines_that_begin_with_a_carriage_return_are_shown_soon_and_in_their_ord
 
 
 @pytest.mark.parametrize("shown", ["tqdm_run", "xla_nb.open_run(tqdm_run.name)"])
-def test_bars_that_are_all_that_ranks_write_are_in_order(notebook, shown):
+def test_bars_alone_are_in_order(notebook, shown):
     cell = "%%xla_spawn -n 2 -o tqdm_run --view panel\nfrom tqdm import tqdm\ndef f(rank):\n"
     notebook.ok(f"{cell}    for _ in tqdm(range(3)): pass")
     said = "was not recorded"
@@ -187,7 +183,7 @@ def epochs(rank):
 """
 
 
-def test_text_has_the_lines_of_a_rank_as_it_wrote_them(notebook):
+def test_text_view_keeps_the_line_order_of_a_rank(notebook):
     body = "def f(rank):\n    for n in range(5):\n        print('step', n)\n"
     body += "        print('warned', n, file=sys.stderr)"
     shown = notebook.ok(f"%%xla_spawn -n 2 --view text\nimport sys\n{body}")
@@ -196,17 +192,17 @@ def test_text_has_the_lines_of_a_rank_as_it_wrote_them(notebook):
     assert lines == [f"[0, 1] {what} {n}" for n in range(5) for what in ("step", "warned")]
 
 
-def test_a_flood_of_both_streams_in_turn_is_no_flood_of_messages(notebook):
+def test_alternating_streams_do_not_flood_the_front_end(notebook):
     body = "def f(rank):\n    for n in range(900):\n        print('step', n)\n"
     body += "        print('warned', n, file=sys.stderr)"
     shown = notebook.ok(f"%%xla_spawn -n 1 --view text\nimport sys\n{body}")
     written = [m["content"]["text"] for m in shown.messages if m["msg_type"] == "stream"]
     assert "".join(written).count("[0] ") >= 1800
-    assert len(written) < 600  # a front end drops what it cannot take
+    assert len(written) < 600  # front ends drop messages above their rate limit
 
 
 @pytest.mark.parametrize("options", ["--view text", "--view panel", "--view none"])
-def test_what_is_printed_beside_a_bar_and_warnings_is_where_it_was_written(notebook, options):
+def test_lines_printed_between_bars_and_warnings_keep_their_place(notebook, options):
     notebook.ok(BESIDE.format(options=options))
     for shown in ("beside", "xla_nb.open_run(beside.name)"):
         lines = [line for line in output(notebook.ok(shown).data["text/plain"]) if line[0] == "["]
@@ -222,7 +218,7 @@ def test_what_is_printed_beside_a_bar_and_warnings_is_where_it_was_written(noteb
         ]
 
 
-def test_where_nobody_followed_a_run_that_is_said(notebook):
+def test_run_without_a_follower_notes_the_unrecorded_order(notebook):
     cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
     notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")
     data = notebook.ok("xla_nb.open_run(unseen.name)").data

@@ -1,4 +1,4 @@
-"""How a rank's process ends: as a script does, with the pools, threads and exit handlers it has."""
+"""A rank's process ends like a script: with its pools, threads and exit handlers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def everything(shown: Shown) -> str:
     return shown.stdout + shown.stderr + shown.result + str(shown.data)
 
 
-def test_a_launch_says_nothing_of_idle_pools_that_its_ranks_leave_open(notebook: Notebook) -> None:
+def test_idle_pools_left_open_by_ranks_are_not_reported(notebook: Notebook) -> None:
     shown = notebook.ok(
         "%%xla_spawn -n 2 -o pooled\n"
         "import concurrent.futures, multiprocessing, threading, time\n"
@@ -36,7 +36,7 @@ def test_a_launch_says_nothing_of_idle_pools_that_its_ranks_leave_open(notebook:
     assert LEFT not in everything(shown)
 
 
-def test_exit_handlers_run_last_first_and_show_what_they_print_and_raise(
+def test_exit_handlers_run_in_reverse_order_and_show_output_and_errors(
     notebook: Notebook,
 ) -> None:
     shown = notebook.ok(
@@ -60,7 +60,7 @@ def test_exit_handlers_run_last_first_and_show_what_they_print_and_raise(
     assert notebook.value("handled.results, handled.errors") == "({0: 0, 1: 1}, {})"
 
 
-def test_exit_handlers_of_a_rank_that_fails_run_too(notebook: Notebook) -> None:
+def test_exit_handlers_of_a_failed_rank_run(notebook: Notebook) -> None:
     shown = notebook.run(
         "%%xla_spawn -n 1\n"
         "import atexit\n"
@@ -71,7 +71,7 @@ def test_exit_handlers_of_a_rank_that_fails_run_too(notebook: Notebook) -> None:
     assert "ValueError: boom" in shown.error
 
 
-def test_processes_that_a_rank_forks_do_not_run_its_exit_handlers(notebook: Notebook) -> None:
+def test_forked_processes_of_a_rank_do_not_run_its_exit_handlers(notebook: Notebook) -> None:
     shown = notebook.ok(
         "%%xla_spawn -n 1\n"
         "import atexit, os, sys\n"
@@ -84,10 +84,8 @@ def test_processes_that_a_rank_forks_do_not_run_its_exit_handlers(notebook: Note
     assert shown.lines.count("[0] once") == 1
 
 
-def test_what_ranks_leave_to_the_end_of_a_script_is_done(
-    notebook: Notebook, tmp_path: Path
-) -> None:
-    """A folder that all ranks share is no rank's to delete; one of its own, each deletes."""
+def test_cleanup_at_exit_runs_on_ranks(notebook: Notebook, tmp_path: Path) -> None:
+    """Each rank deletes its own temporary folder, but no rank deletes a shared folder."""
     shown = notebook.ok(
         "%%xla_spawn -n 2 -o tidied\n"
         "import logging, logging.handlers, tempfile\n"
@@ -100,7 +98,7 @@ def test_what_ranks_leave_to_the_end_of_a_script_is_done(
         "    logging.warning('collected')\n"
         "    return shared.name"
     )
-    # Another handler may have been there already.
+    # There may have been another handler already.
     collected = [line for line in shown.error_lines if line.endswith("] collected")]
     assert sorted(collected) == ["[0] collected", "[1] collected"]
     assert [str(path) for path in tmp_path.iterdir()] == [notebook.value("tidied[0]").strip("'")]
@@ -116,16 +114,14 @@ def test_what_ranks_leave_to_the_end_of_a_script_is_done(
         ),
     ],
 )
-def test_what_still_works_at_the_end_is_told_and_ended(notebook: Notebook, work: str) -> None:
+def test_unfinished_work_at_exit_is_reported_and_killed(notebook: Notebook, work: str) -> None:
     shown = notebook.ok(
         f"%%xla_spawn -n 1\nimport atexit, concurrent.futures, time\ndef f(rank):\n    {work}"
     )
     assert "The ranks left " + LEFT in shown.stderr
 
 
-def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(
-    notebook: Notebook, tmp_path: Path
-) -> None:
+def test_pool_on_live_ranks_lives_until_the_ranks_end(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok("%xla_start --name pools -n 2")
     first = notebook.ok(
         "%%xla --group pools\n"
@@ -154,7 +150,7 @@ def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(
         "concurrent.futures.ProcessPoolExecutor(2, mp_context=context)",
     ],
 )
-def test_spawned_helpers_take_and_return_objects_of_both_cells_classes(
+def test_spawned_helpers_exchange_instances_of_cell_classes(
     notebook: Notebook, helpers: str
 ) -> None:
     notebook.ok(
@@ -174,7 +170,7 @@ def test_spawned_helpers_take_and_return_objects_of_both_cells_classes(
 
 
 @pytest.mark.slow
-def test_a_spawned_loader_uses_a_dataset_and_a_collate_function_of_the_notebook(
+def test_spawned_loader_uses_dataset_and_collate_fn_of_the_notebook(
     notebook: Notebook,
 ) -> None:
     notebook.ok(

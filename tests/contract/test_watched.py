@@ -1,5 +1,5 @@
-"""Watched variables of live ranks: drift is the headline of the cell in which it happened; what
-differs by design, or may do so, is no alarm."""
+"""Watched variables of live ranks: drift is the headline of the cell that caused it; differences
+that are or may be intended are no warning."""
 
 import re
 
@@ -29,7 +29,7 @@ def live(kernel):
 
 @pytest.fixture
 def drifts(live):
-    """The cell in which a watched model drifts apart, and how it is said."""
+    """The cell in which a watched model drifts, and the expected sentence."""
     live.ok("%xla_vars --watch model shard half")
     assert live.ok("%%xla\nsame = 1").data["text/plain"].startswith("✓ 4 ranks finished")
     shown = live.ok(f"%%xla --view text -o drifted\n{BREAKS}")
@@ -42,7 +42,7 @@ def drifts(live):
     live.ok("%xla_vars --unwatch")
 
 
-def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, drifts):
+def test_drift_is_the_amber_title_of_its_live_saved_and_reopened_cell(live, drifts):
     shown, said = drifts
     again = live.ok("import xla_nb\nxla_nb.open_run(drifted.name)")
     for data in (shown.data, live.ok("drifted").data, again.data):
@@ -51,10 +51,10 @@ def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, d
         assert said in first
         head = data["text/html"][: data["text/html"].index("has differed between ranks")]
         assert f"background:{AMBER}" in head
-    assert said not in shown.stdout + shown.stderr  # once is enough
+    assert said not in shown.stdout + shown.stderr  # shown once only
 
 
-def test_the_live_ranks_have_drift_as_their_headline_until_another_cell_ran(live, drifts):
+def test_drift_is_the_title_of_live_ranks_until_the_next_cell(live, drifts):
     shown, said = drifts
     data = live.ok("%xla_ranks").data
     assert data["text/plain"].startswith(f"● {said}")
@@ -70,7 +70,7 @@ def test_the_live_ranks_have_drift_as_their_headline_until_another_cell_ran(live
     assert "has differed between ranks since" in again["text/html"].partition("finished; ")[2]
 
 
-def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing(live):
+def test_drift_is_reported_for_background_cells_and_without_a_view(live):
     live.ok("%%xla\na = b = 1")
     live.ok("%xla_vars --watch a b")
     live.ok("%%xla --bg --view none -o behind\na = rank // 3")
@@ -89,7 +89,7 @@ def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing
         ("import time\ntime.sleep(60)", "■ Timed out after 3 s"),
     ],
 )
-def test_drift_is_listed_of_a_cell_that_failed_or_was_stopped_too(live, then, how):
+def test_drift_is_listed_for_failed_and_stopped_cells(live, then, how):
     live.ok("%%xla\nc = 0")
     live.ok("%xla_vars --watch c")
     shown = live.run(f"%%xla --timeout 3s --grace 1s -o ended\nc = rank // 3\n{then}")
@@ -101,18 +101,18 @@ def test_drift_is_listed_of_a_cell_that_failed_or_was_stopped_too(live, then, ho
 
 
 def cells(html):
-    """The rows of the list of cells."""
+    """The text of each row in the list of cells."""
     rows = re.findall("<tr.*?</tr>", html, re.DOTALL)
     return [re.sub("<[^>]*>", "", one) for one in rows]
 
 
-def test_a_function_called_again_after_the_ranks_were_asked_is_still_that_function(live):
+def test_inspecting_variables_does_not_affect_repeated_calls(live):
     live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
     live.ok("%xla_vars model")
     assert live.value("caller.call(called).results[3]") == "0"
 
 
-def test_values_that_were_never_equal_are_a_note_and_no_alarm(live):
+def test_values_that_were_never_equal_are_only_noted(live):
     live.ok("%xla_vars --watch own")
     shown = live.ok("%%xla\nown = rank")
     title, note, *_ = shown.data["text/plain"].splitlines()
@@ -122,7 +122,7 @@ def test_values_that_were_never_equal_are_a_note_and_no_alarm(live):
     live.ok("%xla_vars --unwatch")
 
 
-def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
+def test_equal_values_that_become_all_different_have_drifted(live):
     live.ok("%%xla\nonce = 0")
     live.ok("%xla_vars --watch once")
     shown = live.ok("%%xla\nonce = rank")
@@ -133,7 +133,7 @@ def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
     live.ok("%xla_vars --unwatch")
 
 
-def test_only_a_rank_that_differs_from_most_is_red_in_the_table(live):
+def test_only_a_rank_that_differs_from_the_majority_is_red(live):
     data = live.ok("%xla_vars model shard half first").data
     rows = {name: row(data["text/html"], name) for name in ("model", "shard", "half", "first")}
     assert "equal" in rows["model"]
@@ -148,7 +148,7 @@ def row(html, name):
     return re.search(rf"<tr[^>]*><td[^>]*>{sign}{name}</bdi>.*?</tr>", html, re.DOTALL)[0]
 
 
-def test_parts_of_a_model_under_fsdp_are_sharded_and_do_not_drift(live):
+def test_shards_of_an_fsdp_model_do_not_drift(live):
     live.ok(
         "%%xla\nfrom torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\n"
         "torch.manual_seed(0)\nnet = torch.nn.Linear(64, 64).to(device)"
@@ -160,7 +160,7 @@ def test_parts_of_a_model_under_fsdp_are_sharded_and_do_not_drift(live):
     live.ok("%xla_vars --unwatch")
 
 
-def test_drift_after_values_that_were_pending_may_be_older_than_the_cell(live):
+def test_drift_of_pending_values_is_not_attributed_to_the_cell(live):
     live.ok("%%xla\nsum_ = torch.zeros(2, device=device)\ntorch_xla.sync()")
     live.ok("%xla_vars --watch sum_")
     live.ok("%%xla\nsum_ += 1 + rank")
@@ -171,7 +171,7 @@ def test_drift_after_values_that_were_pending_may_be_older_than_the_cell(live):
     live.ok("%xla_vars --unwatch")
 
 
-def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
+def test_watched_names_accumulate_until_unwatched(live):
     live.ok("%%xla\nloss = weight = bias = 1")
     watched = [
         live.ok(f"%xla_vars {words}").stdout
@@ -194,7 +194,7 @@ def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
     assert since not in live.ok("%%xla\nloss = bias = rank // 3").data["text/plain"]
 
 
-def test_what_cannot_be_watched_or_differs_already_is_named(live):
+def test_unknown_and_already_different_names_are_reported(live):
     assert "No rank has `modle`." in live.ok("%xla_vars --watch modle").stdout
     live.ok("%%xla\nlists = [1, rank // 3]")
     said = "`lists` already differs between ranks: rank 3 (different elements)\n"

@@ -1,4 +1,4 @@
-"""What the notebook's process is told of the TPU that its next launch would simulate."""
+"""The notebook process sees the TPU that its next launch would simulate."""
 
 import os
 import subprocess
@@ -23,34 +23,34 @@ def asking(notebook):
     notebook.ok("%xla_config reset")
 
 
-def test_the_default_host_has_four_chips(asking):
+def test_default_host_has_four_chips(asking):
     assert asking.value(ASKED) == "(4, 4, 'v4')"
 
 
-def test_a_type_has_its_own_chips(asking):
+def test_accelerator_type_sets_the_number_of_chips(asking):
     asking.ok("%xla_config simulate=v5litepod-8")
     assert asking.value(ASKED) == "(8, 8, 'v5litepod')"
 
 
-def test_a_launch_of_fewer_ranks_has_as_many_devices(asking):
+def test_number_of_ranks_sets_the_number_of_devices(asking):
     asking.ok("%xla_config simulate=v5litepod-8 n=2")
     assert asking.value(ASKED) == "(8, 2, 'v5litepod')"
 
 
-def test_there_is_no_tpu_for_ranks_that_are_told_of_a_cpu(asking):
+def test_simulated_cpu_has_no_chips(asking):
     asking.ok("%xla_config simulate=cpu")
     assert asking.value("tpu.num_available_chips()") == "0"
 
 
-def test_there_is_none_once_drop_in_is_off(asking):
+def test_disabled_dropin_has_no_chips(asking):
     asking.ok("%xla_config dropin=off")
     assert asking.value("tpu.num_available_chips()") == "0"
     asking.ok("%xla_config dropin=on")
     assert asking.value("tpu.num_available_chips()") == "4"
 
 
-def test_jax_that_finds_no_chips_takes_no_answer_away(asking):
-    """It sets TPU_SKIP_MDS_QUERY while it is imported; torch_xla then reads variables alone."""
+def test_jax_without_chips_does_not_change_the_answers(asking):
+    """JAX sets TPU_SKIP_MDS_QUERY on import; torch_xla then reads only environment variables."""
     asking.ok("import os\nos.environ['TPU_SKIP_MDS_QUERY'] = '1'")
     assert asking.value(ASKED) == "(4, 4, 'v4')"
     asking.ok("del os.environ['TPU_SKIP_MDS_QUERY']")
@@ -62,7 +62,7 @@ def test_asking_opens_no_device(asking):
     assert asking.value(OPENED) == before
 
 
-def test_a_launch_can_have_any_number_of_devices_unless_one_is_set(asking):
+def test_launch_may_have_any_number_of_devices_unless_configured(asking):
     asking.ok("from xla_nb.dropin.answers import can_simulate")
     can = "[can_simulate(devices) for devices in (8, 3, 0, True, '8', [1])]"
     assert asking.value(can) == "[True, True, False, False, False, False]"
@@ -86,7 +86,7 @@ print(os.environ["PJRT_DEVICE"])
 
 
 @pytest.mark.slow
-def test_the_notebooks_own_device_is_chosen_without_a_word(monkeypatch):
+def test_notebook_device_is_chosen_silently(monkeypatch):
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, timeout=120
@@ -103,7 +103,7 @@ def test_the_notebooks_own_device_is_chosen_without_a_word(monkeypatch):
         ({}, 0, True),
     ],
 )
-def test_any_other_choice_is_torch_xlas(monkeypatch, environ, count, neuron):
+def test_other_device_choices_are_left_to_torch_xla(monkeypatch, environ, count, neuron):
     for name in ("PJRT_DEVICE", "PJRT_SELECT_DEFAULT_DEVICE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -127,7 +127,7 @@ class Originals:
         return lambda: self.asked.append(name)
 
 
-def test_lightnings_check_is_asked_once_however_often_drop_in_is_turned_on(monkeypatch):
+def test_repeated_dropin_wraps_the_lightning_check_once(monkeypatch):
     checked = []
     module = types.ModuleType("lightning.fabric.accelerators.xla")
     module._check_tpu_devices_valid = checked.append

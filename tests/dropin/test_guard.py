@@ -1,11 +1,11 @@
-"""On a TPU machine a cell is stopped before it opens the device in the notebook's own process."""
+"""On a TPU machine a cell is stopped before it opens the device in the notebook process."""
 
 import pytest
 
 from tests.support.installed import need
 from tests.support.kernel import COLD, Notebook
 
-#: The machine has four chips, as far as xla_nb looks.
+#: Makes xla_nb find four chips.
 CHIPS = f"""
 {COLD}
 import os, torch, torch_xla
@@ -67,14 +67,14 @@ def machine(warm_kernels):
     kernel.close()
 
 
-def test_every_function_of_torch_xla_that_opens_it_is_stopped_before(machine):
+def test_every_torch_xla_function_that_opens_the_device_is_stopped(machine):
     for opening in OPENING:
         shown = machine.run(opening)
         assert shown.ename == "UsageError", opening
         assert machine.value("is_open()") == "False", opening
 
 
-def test_the_error_names_the_line_and_the_fix(machine):
+def test_error_names_the_line_and_the_fix(machine):
     machine.ok("def setup():\n    return xm.xla_device()\n")
     shown = machine.run("import json\ndevice = setup()\n")
     number = shown.number - 1
@@ -104,7 +104,7 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "x = torch.vmap(lambda y: y.to('xla'))(torch.ones(2, 2))",
     ],
 )
-def test_a_line_that_makes_a_tensor_of_the_device_is_stopped(machine, line):
+def test_line_creating_a_device_tensor_is_stopped(machine, line):
     machine.ok(
         "settings = {'device': torch.device('xla')}\nclass Config: device = 'xla'\n"
         "def moved(x):\n    return x.to(settings['device'])\n"
@@ -118,7 +118,7 @@ def test_a_line_that_makes_a_tensor_of_the_device_is_stopped(machine, line):
     assert machine.value("is_open()") == "False"
 
 
-def test_torch_works_as_before_while_it_stands(machine):
+def test_torch_works_unchanged_under_the_guard(machine):
     machine.ok(
         "f = lambda x: x.to(torch.float64) + torch.tensor(1.0)\n"
         "x = torch.ones(2)\n"
@@ -131,7 +131,7 @@ def test_torch_works_as_before_while_it_stands(machine):
     assert machine.value("same, is_open()") == "(True, False)"
 
 
-def test_a_file_that_run_executes_is_stopped_with_its_line(machine, tmp_path):
+def test_script_run_by_magic_is_stopped_with_its_line(machine, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import torch\nx = torch.ones(2)\nx = x.to('xla')\n")
     shown = machine.run(f"%run {script}")
@@ -140,20 +140,20 @@ def test_a_file_that_run_executes_is_stopped_with_its_line(machine, tmp_path):
     assert machine.value("is_open()") == "False"
 
 
-def test_a_timed_cell_is_stopped_with_its_line(machine):
+def test_timed_cell_is_stopped_with_its_line(machine):
     shown = machine.run("%%time\nx = 1\nx = torch.ones(2).to('xla')")
     assert f"Cell In[{shown.number}], line 3, would open" in shown.error
     assert "\n  x = torch.ones(2).to('xla')\n" in shown.error
 
 
 @pytest.mark.parametrize("magic", ["%time", "%timeit -n1 -r1", "%prun"])
-def test_a_timed_line_is_stopped(machine, magic):
+def test_timed_line_is_stopped(machine, magic):
     shown = machine.run(f"x = 1\n{magic} torch.ones(2).to('xla')")
     assert f"Cell In[{shown.number}], line 2, would open" in shown.error
     assert machine.value("is_open()") == "False"
 
 
-def test_what_only_names_the_device_is_not_stopped(machine):
+def test_code_that_only_names_the_device_is_not_stopped(machine):
     machine.ok("def f(index):\n    device = torch_xla.device()\n    return torch.ones(2).to('xla')")
     machine.ok("g = lambda index: torch.ones(2, device='xla')")
     machine.ok("import functools\nmake = functools.partial(torch.ones, device='xla')")
@@ -162,7 +162,7 @@ def test_what_only_names_the_device_is_not_stopped(machine):
     assert machine.value("is_open()") == "False"
 
 
-def test_an_error_that_the_program_catches_is_told_all_the_same(machine):
+def test_caught_guard_error_is_still_printed(machine):
     shown = machine.ok(
         "try:\n    device = torch_xla.device()\nexcept Exception:\n    device = 'cpu'"
     )
@@ -171,22 +171,22 @@ def test_an_error_that_the_program_catches_is_told_all_the_same(machine):
     assert machine.ok("1").lines == []
 
 
-def test_an_error_that_is_shown_is_not_told_again(machine, tmp_path):
+def test_shown_guard_error_is_not_printed_again(machine, tmp_path):
     script = tmp_path / "opens.py"
     script.write_text("import torch_xla\ntorch_xla.device()\n")
     for cell in ("torch_xla.device()", f"%run {script}"):
         assert "goes on without" not in machine.run(cell).stdout
 
 
-def test_a_library_that_opens_it_is_stopped_too(machine):
+def test_library_that_opens_the_device_is_stopped(machine):
     need("accelerate")
     shown = machine.run("import accelerate\naccelerate.Accelerator()")
     assert "  accelerate.Accelerator()" in shown.error
     assert machine.value("is_open()") == "False"
 
 
-@pytest.mark.leaves("processes")  # multiprocessing's, which counts semaphores
-def test_a_process_of_the_notebooks_own_is_not_stopped(machine):
+@pytest.mark.leaves("processes")  # multiprocessing's resource tracker
+def test_child_process_of_the_notebook_is_not_stopped(machine):
     machine.ok(
         "import multiprocessing\n"
         "def child(queue):\n"
@@ -198,7 +198,7 @@ def test_a_process_of_the_notebooks_own_is_not_stopped(machine):
     assert machine.value("found") == "'xla:0'"
 
 
-def test_a_simulated_host_is_only_told_once(machine):
+def test_simulated_host_only_warns_once(machine):
     machine.ok("%xla_config simulate=v4-8\nos.environ['PJRT_DEVICE'] = 'CPU'")
     try:
         shown = machine.ok("x = torch.ones(2)\nnumber = torch_xla._XLAC._xla_num_devices()")
@@ -215,7 +215,7 @@ def test_a_simulated_host_is_only_told_once(machine):
 
 @pytest.fixture
 def openable(warm_kernels):
-    """A kernel that takes its device for a TPU, and can open it."""
+    """A kernel that takes its device for a TPU and can open it."""
     kernel = Notebook(warm=warm_kernels)
     kernel.ok(CHIPS)
     kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
@@ -223,24 +223,24 @@ def openable(warm_kernels):
     kernel.close()
 
 
-def test_a_word_in_the_cell_allows_it(openable):
+def test_allow_comment_in_the_cell_permits_opening(openable):
     openable.ok("%unload_ext xla_nb")
     assert openable.value("type(torch_xla._XLAC._xla_get_devices).__name__") != "'partial'"
     openable.ok(COLD)
     assert openable.run("torch_xla.device()").ename == "UsageError"
     openable.ok("torch_xla.device()  # xla: allow")
-    openable.ok("torch_xla.device()")  # it is open now
+    openable.ok("torch_xla.device()")  # already open
 
 
 @pytest.mark.slow
-def test_a_setting_allows_it(openable):
+def test_guard_setting_permits_opening(openable):
     assert openable.run("x = torch.ones(2).to('xla')").status == "error"
     openable.ok("%xla_config guard=off")
     openable.ok("w = torch.ones(2, requires_grad=True)\nx = w.to('xla')\nx.sum().backward()")
     assert openable.value("x.device.type, w.grad.tolist()") == "('xla', [1.0, 1.0])"
 
 
-def test_what_opens_it_unseen_is_told_below_the_cell(openable):
+def test_undetected_opening_is_reported_below_the_cell(openable):
     lines = "import threading\nt = threading.Thread(target=lambda: torch.ones(2).to('xla'))\n"
     shown = openable.ok(f"{lines}t.start(); t.join()")
     assert "This cell opened the TPU in the notebook process" in shown.stdout

@@ -1,4 +1,4 @@
-"""A Ray task or actor that launches by itself does so on its worker."""
+"""Launches in Ray tasks and actors run on their workers."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.support.installed import need
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-#: As a notebook has it: nested functions, a closure, a lock, and the workers set up by a hook.
+#: As in a notebook: nested functions, a closure, a lock, and workers set up by a hook.
 PROGRAM = """
 import multiprocessing
 import ray
@@ -56,11 +56,11 @@ if __name__ == "__main__":
 """
 
 
-def test_nested_functions_launch_in_tasks_and_actors(tmp_path):
+def test_tasks_and_actors_launch_nested_functions(tmp_path):
     need("ray")
     (tmp_path / "program.py").write_text(PROGRAM)
-    # Ray ends its workers and their children by SIGKILL: what they have in TMPDIR stays.
-    with tempfile.TemporaryDirectory() as short:  # there are sockets in it
+    # Ray kills its workers and their children with SIGKILL, so their files stay in TMPDIR.
+    with tempfile.TemporaryDirectory() as short:  # it contains sockets
         ran = subprocess.run(
             [sys.executable, "program.py"],
             capture_output=True,

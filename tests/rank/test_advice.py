@@ -1,4 +1,4 @@
-"""Errors whose own words mislead in a rank come with what to do there."""
+"""Errors with messages that mislead on ranks get a note with the fix."""
 
 import bdb
 
@@ -18,19 +18,19 @@ CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multipr
         (RuntimeError(f"{CUDA} use the 'spawn' start method"), 'Use torch_xla.device() or "xla"'),
     ],
 )
-def test_it_is_noted_below_the_error(error, words):
+def test_advice_is_added_as_a_note(error, words):
     process._advise(error)
     (note,) = error.__notes__
     assert words in note
 
 
 @pytest.mark.parametrize("error", [EOFError(), RuntimeError("CUDA"), KeyError("BdbQuit")])
-def test_other_errors_have_none(error):
+def test_other_errors_get_no_note(error):
     process._advise(error)
     assert not hasattr(error, "__notes__")
 
 
-def test_an_error_may_refuse_it():
+def test_error_that_refuses_notes_is_left_alone():
     asked = []
 
     def add_note(self, note):
@@ -43,7 +43,7 @@ def test_an_error_may_refuse_it():
 
 
 @pytest.mark.parametrize("call", ["globals()['Net']", "eval('Net')"])
-def test_a_name_that_is_looked_up_by_text(call):
+def test_failed_lookup_of_a_name_by_text_gets_advice(call):
     with pytest.raises((KeyError, NameError)) as caught:
         eval(call, {})
     process._advise(caught.value)
@@ -51,14 +51,14 @@ def test_a_name_that_is_looked_up_by_text(call):
     assert "mention it in the function that looks it up" in note
 
 
-def test_a_key_of_a_dict_is_no_name():
+def test_missing_dict_key_gets_no_advice():
     with pytest.raises(KeyError) as caught:
         {}["Net"]
     process._advise(caught.value)
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_ranks_show_it_of_a_name_that_only_data_names(notebook):
+def test_ranks_show_advice_for_names_mentioned_only_in_data(notebook):
     notebook.ok("class Scaled: pass\ndef made(name): return globals()[name]()")
     notebook.ok("scaled_by = {'model': 'Scaled'}")
     shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): return made(scaled_by['model'])")
@@ -66,13 +66,13 @@ def test_ranks_show_it_of_a_name_that_only_data_names(notebook):
     assert "mention it in the function that looks it up" in shown.result
 
 
-def test_ranks_show_it(notebook):
+def test_ranks_show_advice(notebook):
     shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    breakpoint()\n    return rank")
     assert " at Cell In[" in shown.error
     assert "breakpoint() and pdb exit at once" in shown.result
 
 
-def test_it_is_not_noted_of_a_name_that_the_cell_itself_has():
+def test_undefined_name_in_the_cell_itself_gets_no_advice():
     table = ModuleMap({}, "Cell In[1]", 0, body="lenght")
     with pytest.raises(NameError) as caught:
         loader.run_body(table, {})

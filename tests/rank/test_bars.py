@@ -1,4 +1,4 @@
-"""tqdm's bars in ranks are lines of text, whichever of its modules a program takes them from."""
+"""tqdm bars in ranks are lines of text, whichever tqdm module a program imports."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ def f(rank):
 
 @pytest.fixture
 def notebook_bars(monkeypatch):
-    """A copy of tqdm.notebook as ranks have it."""
+    """A copy of tqdm.notebook, patched as on ranks."""
     monkeypatch.delitem(sys.modules, "tqdm.notebook", raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     when_imported("tqdm.notebook", patches._draw_as_text)
@@ -28,14 +28,14 @@ def notebook_bars(monkeypatch):
     return tqdm.notebook
 
 
-def test_they_draw_text(notebook_bars):
+def test_notebook_bars_draw_text(notebook_bars):
     drawn = io.StringIO()
     bar = notebook_bars.tqdm([1, 2], file=drawn, desc="rows")
     assert list(bar) == [1, 2]
     assert "rows: 100%" in drawn.getvalue()
 
 
-def test_ranges_do_too(notebook_bars):
+def test_notebook_ranges_draw_text(notebook_bars):
     drawn = io.StringIO()
     for name in ("trange", "tnrange"):
         assert list(getattr(notebook_bars, name)(1, 4, file=drawn)) == [1, 2, 3]
@@ -49,7 +49,7 @@ def test_ranges_do_too(notebook_bars):
         ("from tqdm import notebook", "notebook.trange(3, desc='rows')"),
     ],
 )
-def test_ranks_draw_them_to_the_end(notebook, imported, bar):
+def test_ranks_draw_notebook_bars_to_the_end(notebook, imported, bar):
     notebook.ok("%%xla_spawn -n 1 -o barred" + LOOP.format(imported=imported, bar=bar))
     assert notebook.value("barred.results") == "{0: 2}"
     assert "rows: 100%" in notebook.value("barred.output(0, 'err')")

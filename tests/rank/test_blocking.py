@@ -1,4 +1,4 @@
-"""Which blocking call a thread is said to be in, and that looking at it changes nothing."""
+"""Detection of the blocking call that a thread is in, without side effects."""
 
 import queue
 import socket
@@ -21,7 +21,7 @@ def cells_are_not_ours(monkeypatch):
 
 
 def said(act, every=0.02):
-    """What is said while a thread is in `act`, and for how long it was in what was said."""
+    """The calls detected while a thread runs `act`, and the seconds spent in them."""
     found, made, over = set(), threading.Event(), threading.Event()
 
     def run():
@@ -30,7 +30,7 @@ def said(act, every=0.02):
         made.set()
         act()
         over.set()
-        while looks:  # a thread that has ended has no clock
+        while looks:  # an ended thread has no CPU clock
             sum(range(1000))
 
     still, looks = None, True
@@ -91,17 +91,17 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_only_waits_is_named(name):
+def test_blocking_call_is_named(name):
     found, seconds = said(CALLS[name])
     assert found == {name}
     assert seconds > SECONDS / 2
 
 
-def test_what_the_code_calls_it_does_not_matter():
+def test_aliased_blocking_call_is_named():
     assert said(sleeps_by_its_own_name)[0] == {"time.sleep"}
 
 
-def test_code_of_a_cell_is_known_too():
+def test_blocking_call_in_cell_code_is_named():
     code = compile(f"import time\ntime.sleep(\n    {SECONDS}\n)", "Cell In[1]", "exec")
     assert said(lambda: exec(code, {}))[0] == {"time.sleep"}
 
@@ -112,11 +112,11 @@ def computes(seconds=SECONDS):
         sum(range(1000))
 
 
-def test_a_thread_that_computes_is_in_no_such_call():
+def test_computing_thread_is_in_no_blocking_call():
     assert said(computes) == (set(), 0.0)
 
 
-def test_calls_shorter_than_the_time_between_looks_count_by_their_share():
+def test_calls_shorter_than_the_interval_count_proportionally():
     def mostly_sleeps():
         for _ in range(20):
             time.sleep(0.02)
@@ -127,12 +127,12 @@ def test_calls_shorter_than_the_time_between_looks_count_by_their_share():
     assert seconds > 0.1
 
 
-def test_a_function_of_which_nothing_is_known_is_not_named():
+def test_unresolvable_call_is_not_named():
     made = {"clock": time}
     assert said(lambda: made["clock"].sleep(SECONDS))[0] == set()
 
 
-def test_looking_keeps_nothing_of_the_function_alive():
+def test_looking_keeps_no_object_alive():
     gone = []
 
     class Held:
@@ -149,7 +149,7 @@ def test_looking_keeps_nothing_of_the_function_alive():
     assert gone
 
 
-def test_a_function_that_returns_while_its_code_is_read_keeps_nothing_alive(monkeypatch):
+def test_function_returning_during_the_look_is_not_kept_alive(monkeypatch):
     goes_on, gone, found = threading.Event(), threading.Event(), []
 
     class Held:
@@ -157,7 +157,7 @@ def test_a_function_that_returns_while_its_code_is_read_keeps_nothing_alive(monk
             gone.set()
 
     def act():
-        held = Held()  # noqa: F841 # until it returns
+        held = Held()  # noqa: F841 # alive until `act` returns
         goes_on.wait()
 
     def read(*_):
@@ -170,7 +170,7 @@ def test_a_function_that_returns_while_its_code_is_read_keeps_nothing_alive(monk
     assert found[0]
 
 
-def test_looking_changes_no_dictionary_of_locals():
+def test_looking_does_not_update_the_locals_dict():
     def act():
         from time import sleep as rest
 
@@ -183,7 +183,7 @@ def test_looking_changes_no_dictionary_of_locals():
     assert said(act)[0] == set()
 
 
-def test_no_code_of_the_users_objects_runs():
+def test_looking_runs_no_user_code():
     looked_up = []
 
     class Owner:

@@ -1,4 +1,4 @@
-"""Where a rank crashed in native code is known to its job."""
+"""The job knows where a rank crashed in native code."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from xla_nb.rank.crashes import Crashes
 
 
 def crashed(cell, number=signal.SIGSEGV):
-    """What is told of the second of two processes, which ran a cell and died by a signal."""
+    """The crash report of the second of two processes, which ran a cell and died by a signal."""
     crashes = Crashes(2)
     pid = os.fork()
     if pid == 0:
@@ -25,7 +25,7 @@ def crashed(cell, number=signal.SIGSEGV):
         crashes.close()
 
 
-def test_a_crash_is_told_with_the_cells_line_and_its_stack():
+def test_crash_report_has_the_cell_line_and_stack():
     cell = """
         def inner():
             signal.raise_signal(signal.SIGSEGV)
@@ -41,7 +41,7 @@ def test_a_crash_is_told_with_the_cells_line_and_its_stack():
     ]
 
 
-def test_a_process_that_was_killed_has_no_stack_of_the_one_it_had_forked():
+def test_killed_process_does_not_report_the_stack_of_its_child():
     cell = """
         if os.fork() == 0:
             signal.raise_signal(signal.SIGSEGV)
@@ -52,7 +52,7 @@ def test_a_process_that_was_killed_has_no_stack_of_the_one_it_had_forked():
     assert (told.place, told.stack) == ("", "")
 
 
-def test_of_a_process_that_has_written_nothing_the_signal_is_told():
+def test_crash_without_a_stack_reports_the_signal():
     cell = "import faulthandler; faulthandler.disable(); signal.raise_signal(signal.SIGSEGV)"
     told = crashed(cell)
     assert (told.status, told.stack) == (-signal.SIGSEGV, "")

@@ -1,4 +1,4 @@
-"""`display` and its like in a rank: what they write into the rank's journal."""
+"""`display` and related functions in a rank write to the rank's journal."""
 
 import base64
 import os
@@ -17,7 +17,7 @@ PNG = b"\x89PNG\r\n\x1a\nnot really"
 
 
 class Drawn:
-    """Something with a form that a notebook draws."""
+    """An object with an HTML representation."""
 
     def __repr__(self):
         return "Drawn()"
@@ -36,12 +36,12 @@ IPYTHONS = "IPython.display", "IPython.core.display", "IPython.core.display_func
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch):
-    """A rank's screen, and what it shows."""
+    """Starts a rank's screen; returns the displays that it shows."""
     record = Record(tmp_path)
     displays.screens.begin(Screen(record, 0))
     for module in filter(None, map(sys.modules.get, IPYTHONS)):
         for name in ("display", "publish_display_data", "clear_output"):
-            monkeypatch.setitem(vars(module), name, None)  # which is undone
+            monkeypatch.setitem(vars(module), name, None)  # undone afterwards
     displays._take_ipythons_place()
     yield lambda: read(record.displays(0))
     displays.screens.end()
@@ -54,23 +54,23 @@ def texts(shown):
 # ---------------------------------------------------------------- display
 
 
-def test_an_object_is_displayed_in_all_its_forms(shown):
+def test_object_is_displayed_in_all_representations(shown):
     displays.display(Drawn())
     (one,) = shown()
     assert one.data == {"text/plain": "Drawn()", "text/html": "<b>drawn</b>"}
 
 
-def test_each_object_is_a_display(shown):
+def test_each_object_is_a_separate_display(shown):
     displays.display("text", 1, [2])
     assert texts(shown) == ["'text'", "1", "[2]"]
 
 
-def test_bytes_of_images_are_base64(shown):
+def test_image_bytes_are_base64_encoded(shown):
     displays.display(Pictured())
     assert base64.b64decode(shown()[0].data["image/png"]) == PNG
 
 
-def test_a_raw_bundle_is_taken_as_it_is(shown):
+def test_raw_bundle_is_displayed_unchanged(shown):
     displays.display({"text/markdown": "**m**"}, raw=True, metadata={"a": 1})
     (one,) = shown()
     assert (one.data, one.metadata) == ({"text/markdown": "**m**"}, {"a": 1})
@@ -78,7 +78,7 @@ def test_a_raw_bundle_is_taken_as_it_is(shown):
         displays.display("no bundle", raw=True)
 
 
-def test_a_form_that_raises_is_printed_and_the_others_are_shown(shown, capsys):
+def test_failing_representation_is_reported_and_others_are_shown(shown, capsys):
     class Broken(Drawn):
         def _repr_html_(self):
             raise ValueError("cannot draw")
@@ -88,7 +88,7 @@ def test_a_form_that_raises_is_printed_and_the_others_are_shown(shown, capsys):
     assert "ValueError: cannot draw" in capsys.readouterr().err
 
 
-def test_what_json_cannot_hold_is_told_in_one_line(shown, capsys):
+def test_data_invalid_in_json_is_reported_in_one_line(shown, capsys):
     displays.display({"application/json": object()}, raw=True)
     assert shown() == []
     assert capsys.readouterr().err == (
@@ -97,7 +97,7 @@ def test_what_json_cannot_hold_is_told_in_one_line(shown, capsys):
     )
 
 
-def test_a_form_of_another_type_is_left_out(shown):
+def test_representation_of_invalid_type_is_omitted(shown):
     class Odd:
         def _repr_html_(self):
             return 7
@@ -107,25 +107,25 @@ def test_a_form_of_another_type_is_left_out(shown):
     assert list(shown()[0].data) == ["text/plain"]
 
 
-def test_a_widgets_model_is_here_so_it_is_shown_as_text(shown):
+def test_widgets_are_shown_as_text(shown):
     bundle = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Box()"}
     displays.display(bundle, raw=True)
     assert shown()[0].data == {"text/plain": "Box()"}
 
 
-def test_a_form_that_is_too_large_is_left_out_and_told(shown):
+def test_oversized_representation_is_omitted_with_a_note(shown):
     displays.display({"text/html": "x" * (LARGEST + 1), "text/plain": "big"}, raw=True)
     (one,) = shown()
     assert set(one.data) == {"text/plain"}
     assert one.text == "big\n(text/html of 8 MiB omitted: the limit per display is 8 MiB)"
 
 
-def test_a_long_text_is_cut_with_the_number_left_out(shown):
+def test_long_text_is_truncated_with_the_omitted_count(shown):
     displays.display({"text/plain": "x" * 150_000}, raw=True)
     assert texts(shown)[0].endswith("x\n… 50,000 more characters")
 
 
-def test_surrogates_are_question_marks(shown):
+def test_surrogates_become_question_marks(shown):
     displays.display({"text/plain": "a\udc80b"}, raw=True)
     assert texts(shown) == ["a?b"]
 
@@ -133,7 +133,7 @@ def test_surrogates_are_question_marks(shown):
 # ---------------------------------------------------------------- ids and clearing
 
 
-def test_a_handle_updates_its_display(shown):
+def test_handle_updates_its_display(shown):
     handle = displays.display("first", display_id=True)
     displays.display("other")
     handle.update("second")
@@ -141,7 +141,7 @@ def test_a_handle_updates_its_display(shown):
     assert handle.display_id == shown()[0].id
 
 
-def test_an_id_may_be_given(shown):
+def test_display_id_may_be_given(shown):
     displays.display("first", display_id="mine")
     displays.display("second", display_id="mine", update=True)
     displays.display("third", display_id="unknown", update=True)
@@ -150,7 +150,7 @@ def test_an_id_may_be_given(shown):
         displays.display("x", update=True)
 
 
-def test_clearing_takes_the_displays_away_at_once_or_with_the_next_one(shown):
+def test_clear_output_clears_immediately_or_before_the_next_display(shown):
     displays.display("one")
     displays.clear_output()
     assert shown() == []
@@ -161,30 +161,30 @@ def test_clearing_takes_the_displays_away_at_once_or_with_the_next_one(shown):
     assert texts(shown) == ["'three'"]
 
 
-def test_clearing_what_is_clear_writes_nothing(shown, tmp_path):
+def test_clearing_an_empty_output_writes_nothing(shown, tmp_path):
     for _ in range(100):
         displays.clear_output(wait=True)
     assert not Record(tmp_path).displays(0).exists()
 
 
-def test_clearing_at_once_after_a_clearing_that_waits_takes_all_away(shown):
+def test_immediate_clear_after_a_waiting_clear_removes_everything(shown):
     displays.display("one")
     displays.clear_output(wait=True)
     displays.clear_output()
     assert shown() == []
 
 
-def test_a_loop_that_clears_and_prints_writes_one_line(shown, tmp_path):
+def test_repeated_waiting_clears_write_one_line(shown, tmp_path):
     displays.display("one")
     for _ in range(100):
         displays.clear_output(wait=True)
     assert Record(tmp_path).displays(0).read_bytes().count(b"\n") == 2
 
 
-# ---------------------------------------------------------------- who displays
+# ---------------------------------------------------------------- threads and processes
 
 
-def test_what_a_forked_process_displayed_is_cleared_too(shown):
+def test_clear_output_clears_displays_of_forked_processes(shown):
     displays.display("one")
     displays.clear_output()
     if (pid := os.fork()) == 0:
@@ -195,7 +195,7 @@ def test_what_a_forked_process_displayed_is_cleared_too(shown):
     assert shown() == []
 
 
-def test_ipythons_functions_display_too(shown):
+def test_ipython_display_functions_write_to_the_journal(shown):
     from IPython.display import HTML, clear_output, display, publish_display_data
 
     display(HTML("<i>h</i>"))
@@ -207,14 +207,14 @@ def test_ipythons_functions_display_too(shown):
     assert shown() == []
 
 
-def test_a_thread_displays_under_its_rank(shown):
+def test_thread_displays_for_its_rank(shown):
     thread = threading.Thread(target=displays.display, args=("there",))
     thread.start()
     thread.join()
     assert texts(shown) == ["'there'"]
 
 
-def test_a_forked_process_displays_under_its_rank(shown):
+def test_forked_process_displays_for_its_rank(shown):
     child = os.fork()
     if child == 0:
         displays.display("there")
@@ -223,13 +223,13 @@ def test_a_forked_process_displays_under_its_rank(shown):
     assert texts(shown) == ["'there'"]
 
 
-def test_without_a_rank_the_text_is_printed(capsys):
+def test_display_outside_a_rank_prints_text(capsys):
     displays.display(Drawn())
     displays.clear_output()
     assert capsys.readouterr().out == "Drawn()\n"
 
 
-def test_a_full_disk_is_told_and_raises_nothing(tmp_path):
+def test_unwritable_journal_is_reported_without_raising(tmp_path):
     told = []
     losses = types.SimpleNamespace(note=lambda what, problem: told.append(what))
     displays.screens.begin(Screen(Record(tmp_path / "gone"), 0, losses))
@@ -240,10 +240,10 @@ def test_a_full_disk_is_told_and_raises_nothing(tmp_path):
     assert told == ["all of its displays"]
 
 
-# ---------------------------------------------------------------- what a function leaves
+# ---------------------------------------------------------------- results of functions
 
 
-def test_a_result_that_a_notebook_draws_is_displayed(shown):
+def test_result_with_rich_representation_is_displayed(shown):
     displays.show_what_is_left(Drawn())
     (one,) = shown()
     assert one.result
@@ -251,12 +251,12 @@ def test_a_result_that_a_notebook_draws_is_displayed(shown):
 
 
 @pytest.mark.parametrize("value", [1, None, "text", [Drawn()], {"a": 1}, Drawn, types])
-def test_other_results_are_not(value, shown):
+def test_plain_results_are_not_displayed(value, shown):
     displays.show_what_is_left(value)
     assert shown() == []
 
 
-def test_a_result_that_cannot_be_drawn_costs_nothing(shown, capsys):
+def test_failing_representation_of_a_result_is_harmless(shown, capsys):
     class Broken(Drawn):
         def _repr_html_(self):
             raise SystemExit(3)

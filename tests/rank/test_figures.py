@@ -1,4 +1,4 @@
-"""Figures of matplotlib in a rank: `plt.show()`, and those that its function leaves."""
+"""Matplotlib figures in a rank: `plt.show()`, and figures that its function leaves open."""
 
 import base64
 import sys
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.leaves("files")  # matplotlib keeps its fonts open
 
 @pytest.fixture
 def shown(tmp_path):
-    """A rank's screen, and what it shows."""
+    """Starts a rank's screen; returns the displays that it shows."""
     record = Record(tmp_path)
     displays.screens.begin(Screen(record, 0))
     yield lambda: read(record.displays(0))
@@ -29,7 +29,7 @@ def texts(shown):
 
 @pytest.fixture
 def pyplot(monkeypatch):
-    """matplotlib as a rank has it."""
+    """pyplot set up as on a rank."""
     matplotlib = pytest.importorskip("matplotlib")
     from matplotlib import pyplot
 
@@ -46,7 +46,7 @@ def pictures(shown):
     return [base64.b64decode(one.data["image/png"])[:4] for one in shown()]
 
 
-def test_plt_show_displays_the_open_figures_and_closes_them(shown, pyplot):
+def test_plt_show_displays_and_closes_open_figures(shown, pyplot):
     pyplot.plot([1, 2])
     pyplot.figure()
     pyplot.plot([3, 4])
@@ -56,21 +56,21 @@ def test_plt_show_displays_the_open_figures_and_closes_them(shown, pyplot):
     assert pyplot.get_fignums() == []
 
 
-def test_one_figure_can_be_shown(shown, pyplot):
+def test_figure_show_displays_one_figure(shown, pyplot):
     figure, axes = pyplot.subplots()
     axes.plot([1])
     figure.show()
     assert len(pictures(shown)) == 1
 
 
-def test_figures_left_open_are_displayed_at_the_end(shown, pyplot):
+def test_open_figures_are_displayed_at_the_end(shown, pyplot):
     pyplot.plot([1, 2])
     displays.show_what_is_left(None)
     assert len(pictures(shown)) == 1
     assert pyplot.get_fignums() == []
 
 
-def test_a_figure_that_is_returned_is_displayed_once(shown, pyplot):
+def test_returned_figure_is_displayed_once(shown, pyplot):
     figure, axes = pyplot.subplots()
     axes.plot([1])
     displays.show_what_is_left(figure)
@@ -79,7 +79,7 @@ def test_a_figure_that_is_returned_is_displayed_once(shown, pyplot):
     assert "image/png" in one.data
 
 
-def test_figures_that_were_closed_are_not_displayed(shown, pyplot):
+def test_closed_figures_are_not_displayed(shown, pyplot):
     pyplot.plot([1, 2])
     pyplot.close()
     displays.show_what_is_left(None)
@@ -87,7 +87,7 @@ def test_figures_that_were_closed_are_not_displayed(shown, pyplot):
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
-def test_with_a_backend_of_the_users_choice_nothing_is_displayed(shown, pyplot):
+def test_user_chosen_backend_displays_nothing(shown, pyplot):
     pyplot.switch_backend("Agg")
     pyplot.plot([1, 2])
     pyplot.show()
@@ -95,7 +95,7 @@ def test_with_a_backend_of_the_users_choice_nothing_is_displayed(shown, pyplot):
     assert shown() == []
 
 
-def test_a_variable_of_the_users_chooses_the_backend(monkeypatch):
+def test_environment_variable_chooses_the_backend(monkeypatch):
     parameters = types.SimpleNamespace(rcParams={"backend": "Agg"})
     monkeypatch.setenv("MPLBACKEND", "Agg")
     displays._choose_backend(parameters)
@@ -105,7 +105,7 @@ def test_a_variable_of_the_users_chooses_the_backend(monkeypatch):
     assert parameters.rcParams == {"backend": displays.BACKEND}
 
 
-def test_matplotlib_is_not_imported_for_those_who_do_not_use_it(shown, monkeypatch):
+def test_matplotlib_is_not_imported_unless_used(shown, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # its import would fail
     displays.show_what_is_left(types.SimpleNamespace(a=1))

@@ -1,4 +1,4 @@
-"""A program's file as the live module of a rank, which shows the notebook's cells."""
+"""A program file loaded as a rank's live module, with line numbers of the notebook's cells."""
 
 import linecache
 import multiprocessing.spawn
@@ -25,7 +25,7 @@ HEAD = '"""A program."""\nfrom xla_nb.rank.loader import restore\n\n'
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    """Undo what a load changes in the interpreter."""
+    """Undo the changes that a load makes to the interpreter."""
     monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("__main__", "__mp_main__", "a_program"):
@@ -36,7 +36,7 @@ def interpreter(monkeypatch):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a module with this text, beside which the sources of these cells lie."""
+    """Load a module with this text and these cell sources."""
 
     def load(text="", sources=None):
         path = tmp_path / "a_program.py"
@@ -49,7 +49,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def parcel(monkeypatch):
-    """Send values as a launch does, and set the parcel's path in the environment."""
+    """Pack values as a launch does, and set the parcel's path in the environment."""
     opened = []
 
     def parcel(values):
@@ -80,19 +80,19 @@ def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
     assert f'"{path}", line 2, in f' in stack(loader.load(path).f)
 
 
-def test_the_module_is_main_and_importable_by_its_own_name(load):
+def test_module_is_main_and_importable_by_its_own_name(load):
     module = load(DEFINES)
     assert module.f.__module__ == module.__name__ == "__main__"
     assert sys.modules["__main__"] is module
     assert __import__("a_program") is module
 
 
-def test_what_a_spawned_helper_sends_back_is_of_the_modules_classes(load):
+def test_spawned_helpers_return_instances_of_the_modules_classes(load):
     module = load("class Net: pass")
     assert sys.modules["__mp_main__"].Net is module.Net
 
 
-def test_a_spawned_process_can_import_the_file(load, tmp_path):
+def test_spawned_process_can_import_the_file(load, tmp_path):
     load("VALUE = 3")
     about = multiprocessing.spawn.get_preparation_data("worker")
     assert about["init_main_from_name"] == "a_program"
@@ -100,13 +100,13 @@ def test_a_spawned_process_can_import_the_file(load, tmp_path):
     assert runpy.run_module("a_program", run_name="__mp_main__")["VALUE"] == 3
 
 
-def test_code_of_a_cell_finds_no_file_and_no_spec_as_in_a_notebook(load):
+def test_cell_code_has_no_file_and_no_spec(load):
     namespace = vars(load("VALUE = 3"))
     assert "__file__" not in namespace
     assert namespace["__spec__"] is None
 
 
-def test_a_script_finds_its_own_file_and_package(parcel, monkeypatch):
+def test_script_has_its_own_file_and_package(parcel, monkeypatch):
     parcel({})
     namespace = {"__name__": "__main__"}
     loader.restore(namespace, "/home/me/pkg/train.py", "pkg.train")
@@ -117,12 +117,12 @@ def test_a_script_finds_its_own_file_and_package(parcel, monkeypatch):
     assert namespace["__spec__"] is None
 
 
-def test_a_pickle_refers_to_the_main_module_by_its_name(load):
+def test_main_module_is_pickled_by_name(load):
     module = load("VALUE = 3")
     assert cloudpickle.loads(cloudpickle.dumps(module)) is module
 
 
-def test_the_loaders_future_imports_are_not_in_force(load):
+def test_future_imports_of_the_loader_do_not_apply(load):
     module = load("def f(x: int): pass")
     assert module.f.__annotations__ == {"x": int}
 
@@ -132,7 +132,7 @@ def test_code_can_call_get_ipython_and_display(load, capsys):
     assert capsys.readouterr().out == "'shown'\n"
 
 
-def test_sources_of_cells_with_only_values_are_known(load):
+def test_sources_of_cells_with_only_values_are_available(load):
     load(sources={SECOND: "one\ntwo\n"})
     assert linecache.getline(SECOND, 2) == "two\n"
 
@@ -144,38 +144,38 @@ def body(text, first=1, flags=0, **names):
     return loader.run_body(ModuleMap({}, SECOND, flags, "\n" * (first - 1) + text), names)
 
 
-def test_a_body_returns_its_last_expression():
+def test_body_returns_its_last_expression():
     assert body("y = x + 1\ny * 2", x=3) == 8
 
 
 @pytest.mark.parametrize("text", ["y = 3", "1\ny = 2", "", "# nothing"])
-def test_a_body_without_a_final_expression_returns_none(text):
+def test_body_without_a_final_expression_returns_none(text):
     assert body(text) is None
 
 
-def test_the_last_expression_of_a_body_is_evaluated_once():
+def test_last_expression_of_a_body_is_evaluated_once():
     assert body("done.append(1)\ndone.append(2) or done", done=[]) == [1, 2]
 
 
-def test_a_body_binds_names_in_the_module():
+def test_body_binds_names_in_the_module():
     names = {}
     loader.run_body(ModuleMap({}, SECOND, body="a = 1\ndef g(): return a\ng()"), names)
     assert names["g"]() == 1
 
 
-def test_a_body_may_run_a_loop_of_its_own():
+def test_body_may_run_an_event_loop():
     assert body("import asyncio\nasyncio.run(asyncio.sleep(0, 'done'))") == "done"
 
 
 @pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])
-def test_an_error_in_a_body_has_its_line_in_the_cell(text):
+def test_error_in_a_body_has_its_line_in_the_cell(text):
     loader.remember(SECOND, "\n" * 8 + text)
     trace = stack(lambda: body(text, first=9))
     assert '"Cell In[7]", line 10, in <module>\n' in trace
     assert "1 / 0" in trace.rpartition("line 10")[2]
 
 
-def test_future_imports_are_in_force_in_a_body():
+def test_future_imports_apply_in_a_body():
     flags = future_flags(["annotations"])
     assert body("def f(x: Missing): pass\nf.__annotations__", flags=flags) == {"x": "Missing"}
 
@@ -183,7 +183,7 @@ def test_future_imports_are_in_force_in_a_body():
 # ---------------------------------------------------------------- shipped values
 
 
-def test_values_are_restored_where_the_program_calls_restore(load, parcel):
+def test_restore_binds_the_sent_values(load, parcel):
     parcel({"n": 41, "words": ["a"]})
     module = load("restore(globals())\nm = n + 1")
     assert (module.m, module.words) == (42, ["a"])
@@ -197,13 +197,13 @@ def test_importers_of_the_program_share_its_values(load, parcel):
     assert again["n"] == module.n
 
 
-def test_the_parcel_is_opened_once(parcel):
+def test_parcel_is_opened_once(parcel):
     parcel({"a": 1})
     path = os.environ[loader.PARCEL]
     assert loader.parcel(path) is loader.parcel(path)
 
 
-def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
+def test_spawned_process_opens_the_parcel_by_its_path(parcel):
     parcel({"n": 41})
     read = "from xla_nb.rank import loader; names = {}; loader.restore(names); print(names)"
     process = subprocess.run(
@@ -212,7 +212,7 @@ def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
     assert process.stdout == "{'n': 41}\n"
 
 
-def test_a_form_feed_does_not_move_the_lines_that_are_shown():
+def test_form_feed_does_not_shift_source_lines():
     loader.remember(FIRST, "a\x0cb\u2028\nc = 1\n")
     assert linecache.getline(FIRST, 2) == "c = 1\n"
 
@@ -226,18 +226,18 @@ def test_a_form_feed_does_not_move_the_lines_that_are_shown():
         ("import string as flag", {"flag"}),
         ("if not flag: flag = True", set()),
         ("held += [2]", set()),
-        ("flag |= False", {"flag"}),  # is another's on another rank
+        ("flag |= False", {"flag"}),  # a bool: the new object may differ between ranks
         ("for _ in 'ab': held += [2]", {"_"}),
     ],
 )
-def test_a_cell_says_which_names_it_surely_binds(text, bound):
+def test_body_reports_the_names_it_binds(text, bound):
     found = set()
     names = {"flag": True, "held": [1], "get_ipython": RankShell}
     loader.run_body(ModuleMap({}, SECOND, body=text), names, found)
     assert found == bound
 
 
-def test_what_a_cell_does_not_get_to_is_not_bound():
+def test_names_after_an_error_are_not_bound():
     found = set()
     with pytest.raises(ZeroDivisionError):
         loader.run_body(ModuleMap({}, SECOND, body="a = 1\n1 / 0\nb = 2"), {}, found)

@@ -1,4 +1,4 @@
-"""How long a rank waits for data: in its loaders, in its thread, once."""
+"""Time that a rank's thread waits for data in its loaders, counted once."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from xla_nb.rank import loading, reporting
 
 
 class Clock:
-    """Time that passes only when something takes it."""
+    """A clock that advances only through `take`."""
 
     def __init__(self):
         self.now = 0.0
@@ -35,16 +35,16 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def executed():
-    """How many graphs have been run."""
+    """The number of executed graphs, in a list."""
     return [0]
 
 
 @pytest.fixture
 def watch(clock, executed, tmp_path, monkeypatch):
-    """The stopwatch of the test's thread, as if it ran a rank, with timed loaders."""
+    """The stopwatch of the test's thread, as if the thread ran a rank, with timed loaders."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     monkeypatch.setattr(base, "__next__", base.__next__)
-    own = {"next_item": next_item, "_loader_worker": next_item}  # as torch_xla's has them
+    own = {"next_item": next_item, "_loader_worker": next_item}  # as in torch_xla
     queues = SimpleNamespace(ParallelLoader=type("ParallelLoader", (), own))
     monkeypatch.setitem(sys.modules, "torch_xla.distributed.parallel_loader", queues)
     loading.watch_loaders()
@@ -53,7 +53,7 @@ def watch(clock, executed, tmp_path, monkeypatch):
 
 
 def next_item(loader, device):
-    """As torch_xla's loader waits at the queue of a device."""
+    """Waits on a device's queue, like torch_xla's loader."""
     return loader.get(device)
 
 
@@ -72,19 +72,19 @@ def slow(clock):
     return DataLoader(Slow())
 
 
-def test_the_time_in_a_loader_is_counted_and_that_between_is_not(watch, clock, slow):
+def test_only_time_in_the_loader_is_counted(watch, clock, slow):
     for _ in slow:
         clock.take(10.0)
     assert watch.seconds == 2.0
 
 
-def test_the_first_wait_of_a_program_is_not_counted_those_of_later_epochs_are(watch, slow):
+def test_first_wait_is_not_counted_but_later_epochs_are(watch, slow):
     list(slow)
     list(slow)
     assert watch.seconds == 5.0
 
 
-def test_what_a_first_wait_takes_beyond_a_start_is_counted(watch, clock):
+def test_first_wait_is_counted_beyond_the_start_allowance(watch, clock):
     class Late(Dataset):
         def __len__(self):
             return 1
@@ -101,12 +101,12 @@ def test_what_a_first_wait_takes_beyond_a_start_is_counted(watch, clock):
     assert seen == [False, True]
 
 
-def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):
+def test_loader_under_progress_is_counted_once(watch, clock, slow):
     assert len(list(progress(slow))) == 3
     assert watch.seconds == 2.0
 
 
-def test_a_loader_that_reads_another_one_is_counted_whole_and_once(watch, clock, slow):
+def test_nested_loaders_are_counted_once(watch, clock, slow):
     class Outer(Dataset):
         def __len__(self):
             return 2
@@ -120,7 +120,7 @@ def test_a_loader_that_reads_another_one_is_counted_whole_and_once(watch, clock,
     assert watch.seconds == 7.0
 
 
-def test_the_queue_of_a_device_is_counted(watch, clock):
+def test_waiting_on_a_device_queue_is_counted(watch, clock):
     loader = sys.modules["torch_xla.distributed.parallel_loader"].ParallelLoader()
     loader.get = lambda device: clock.take(2.0) or f"batch for {device}"
     assert loader.next_item("xla:0") == "batch for xla:0"
@@ -129,7 +129,7 @@ def test_the_queue_of_a_device_is_counted(watch, clock):
     assert watch.seconds == 2.0
 
 
-def test_other_iterables_are_counted_under_progress(watch, clock):
+def test_other_iterables_under_progress_are_counted(watch, clock):
     def loaded(_):
         clock.take(0.5)
 
@@ -138,7 +138,7 @@ def test_other_iterables_are_counted_under_progress(watch, clock):
     assert watch.seconds == 1.0
 
 
-def test_a_generator_is_not_counted_since_it_may_train(watch, clock):
+def test_generator_is_not_counted_because_it_may_train(watch, clock):
     def training():
         for n in range(3):
             clock.take(5.0)
@@ -148,7 +148,7 @@ def test_a_generator_is_not_counted_since_it_may_train(watch, clock):
     assert watch.seconds == 0.0
 
 
-def test_an_iterable_that_runs_graphs_does_more_than_load(watch, clock, executed):
+def test_iterable_that_runs_graphs_is_not_counted(watch, clock, executed):
     def trained(n):
         clock.take(5.0)
         executed[0] += 1
@@ -158,7 +158,7 @@ def test_an_iterable_that_runs_graphs_does_more_than_load(watch, clock, executed
     assert watch.seconds == 0.0
 
 
-def test_counting_graphs_is_not_waiting_for_data(watch, clock, executed):
+def test_time_to_count_graphs_is_not_counted(watch, clock, executed):
     def count():
         clock.take(0.5)
         return executed[0]
@@ -168,7 +168,7 @@ def test_counting_graphs_is_not_waiting_for_data(watch, clock, executed):
     assert watch.seconds == 0.0
 
 
-def test_where_graphs_are_not_counted_only_loaders_are(clock, tmp_path, slow):
+def test_only_loaders_are_counted_without_a_graph_counter(clock, tmp_path, slow):
     book = reporting.begin(tmp_path / "rank-0.history")
     try:
         list(progress(clock.take(1.0) for _ in range(3)))
@@ -177,14 +177,14 @@ def test_where_graphs_are_not_counted_only_loaders_are(clock, tmp_path, slow):
         reporting.end()
 
 
-def test_a_loader_that_is_read_in_another_thread_is_not_waited_for(watch, slow):
+def test_loader_read_in_another_thread_is_not_counted(watch, slow):
     thread = threading.Thread(target=list, args=(slow,))
     thread.start()
     thread.join()
     assert watch.seconds == 0.0
 
 
-def test_a_loader_that_raises_is_waited_for_no_longer(watch, clock):
+def test_wait_ends_when_the_loader_raises(watch, clock):
     class Broken(Dataset):
         def __len__(self):
             return 2

@@ -1,4 +1,4 @@
-"""The lock that ranks share: multiprocessing's in all that it does, and it knows who holds it."""
+"""The lock that ranks share: behaves like multiprocessing's and knows which rank holds it."""
 
 import multiprocessing
 import os
@@ -13,14 +13,14 @@ fork = multiprocessing.get_context("fork")
 PATIENCE = 60  # seconds
 
 
-@pytest.fixture(params=[SharedLock, fork.Lock], ids=["ours", "multiprocessing's"])
+@pytest.fixture(params=[SharedLock, fork.Lock], ids=["xla_nb", "multiprocessing"])
 def either(request):
-    """What is said of it is said of multiprocessing's own too."""
+    """The shared lock, and multiprocessing's own lock, which must behave the same."""
     return request.param()
 
 
 def in_a_process(function, *arguments):
-    """What a forked process finds."""
+    """The function's result in a forked process."""
     answers = fork.SimpleQueue()
     process = fork.Process(target=lambda: answers.put(function(*arguments)))
     process.start()
@@ -31,7 +31,7 @@ def in_a_process(function, *arguments):
 
 
 def waiting(lock, thread):
-    """The wait of a thread, as soon as it is in one."""
+    """The wait of a thread, once it is waiting."""
     for _ in range(PATIENCE * 1000):
         if found := lock.waiting(thread.ident):
             return found
@@ -39,10 +39,10 @@ def waiting(lock, thread):
     raise AssertionError("nobody waits")
 
 
-# ---------------------------------------------------------------- as multiprocessing's
+# ---------------------------------------------------------------- like multiprocessing's lock
 
 
-def test_it_is_taken_and_given_back(either):
+def test_lock_is_acquired_and_released(either):
     assert either.acquire() is True
     assert either.acquire(block=False) is False
     assert either.acquire(timeout=0.01) is False
@@ -55,26 +55,26 @@ def test_it_is_taken_and_given_back(either):
     either.release()
 
 
-def test_to_give_back_what_nobody_has_is_an_error(either):
+def test_releasing_a_free_lock_raises(either):
     with pytest.raises(ValueError, match="released too many times"):
         either.release()
 
 
-def test_a_timeout_that_is_no_number_is_an_error_even_of_a_free_lock(either):
+def test_non_numeric_timeout_raises_even_for_a_free_lock(either):
     with pytest.raises(TypeError):
         either.acquire(timeout="soon")
     assert either.acquire(False) is True
     either.release()
 
 
-def test_it_is_given_back_when_the_block_raises(either):
+def test_lock_is_released_when_the_block_raises(either):
     with pytest.raises(KeyError), either:
         raise KeyError
     assert either.acquire(False) is True
     either.release()
 
 
-def test_another_process_is_kept_out_and_may_give_it_back(either):
+def test_other_process_cannot_acquire_but_may_release(either):
     either.acquire()
     assert in_a_process(either.acquire, False) is False
     in_a_process(either.release)
@@ -82,32 +82,32 @@ def test_another_process_is_kept_out_and_may_give_it_back(either):
     either.release()
 
 
-def test_it_is_not_sent_to_a_spawned_process(either):
+def test_lock_cannot_be_sent_to_a_spawned_process(either):
     with pytest.raises(RuntimeError):
         multiprocessing.reduction.ForkingPickler.dumps(either)
 
 
-def test_a_condition_can_be_made_of_it(either):
+def test_condition_accepts_the_lock(either):
     condition = fork.Condition(either)
     with condition:
         assert condition.wait(timeout=0.01) is False
 
 
-def test_it_is_a_lock_of_multiprocessing():
+def test_shared_lock_is_a_multiprocessing_lock():
     assert isinstance(SharedLock(), synchronize.Lock)
 
 
-# ---------------------------------------------------------------- who holds it
+# ---------------------------------------------------------------- the holder
 
 
-def test_nobody_waits_for_a_free_lock():
+def test_holder_of_the_lock_is_not_waiting():
     lock = SharedLock()
     lock.belongs_to(3)
     with lock:
         assert lock.waiting(threading.get_ident()) is None
 
 
-def test_who_waits_learns_which_rank_holds_it_also_of_another_process():
+def test_waiter_knows_the_holder_in_another_process():
     lock = SharedLock()
     lock.belongs_to(0)
 
@@ -116,7 +116,7 @@ def test_who_waits_learns_which_rank_holds_it_also_of_another_process():
         lock.acquire()
         return os.getpid()
 
-    in_a_process(take)  # which ends with it
+    in_a_process(take)  # the process ends while holding the lock
     waiter = threading.Thread(target=lock.acquire, args=(True, PATIENCE))
     waiter.start()
     found = waiting(lock, waiter)
@@ -130,7 +130,7 @@ def test_who_waits_learns_which_rank_holds_it_also_of_another_process():
     lock.release()
 
 
-def test_the_next_one_to_hold_it_is_named():
+def test_next_holder_is_named():
     lock = SharedLock()
     lock.belongs_to(7)
     lock.acquire()
@@ -139,7 +139,7 @@ def test_the_next_one_to_hold_it_is_named():
     lock.release()
 
 
-def test_in_the_moment_before_the_next_one_is_known_nobody_is_named():
+def test_no_holder_is_named_until_the_next_is_known():
     lock = SharedLock()
     lock.belongs_to(7)
     with lock:
@@ -148,7 +148,7 @@ def test_in_the_moment_before_the_next_one_is_known_nobody_is_named():
     assert wait_shortly(lock) == ()
 
 
-def test_of_a_process_that_a_rank_started_it_is_not_said_that_it_is_the_rank():
+def test_child_process_of_a_rank_is_not_named_as_the_rank():
     lock = SharedLock()
     lock.belongs_to(0)
     in_a_process(lock.acquire)
@@ -156,7 +156,7 @@ def test_of_a_process_that_a_rank_started_it_is_not_said_that_it_is_the_rank():
 
 
 def wait_shortly(lock):
-    """For whom a thread waits that tries to take it."""
+    """The ranks that a thread waits for while it tries to acquire the lock."""
     waiter = threading.Thread(target=lock.acquire, args=(True, PATIENCE))
     waiter.start()
     missing = waiting(lock, waiter).missing
@@ -165,7 +165,7 @@ def wait_shortly(lock):
     return missing
 
 
-def test_it_is_counted_how_often_a_process_has_got_it():
+def test_acquisitions_are_counted():
     lock = SharedLock()
     with lock:
         assert not lock.acquire(False)
@@ -177,7 +177,7 @@ def test_it_is_counted_how_often_a_process_has_got_it():
 # ---------------------------------------------------------------- after a program
 
 
-def test_a_rank_that_has_it_still_gives_it_back_once():
+def test_rank_still_holding_the_lock_releases_it_once():
     lock = SharedLock()
     lock.belongs_to(1)
     lock.acquire()
@@ -187,7 +187,7 @@ def test_a_rank_that_has_it_still_gives_it_back_once():
     lock.release()
 
 
-def test_one_that_is_interrupted_as_it_gets_it_or_gives_it_back_still_has_it():
+def test_rank_interrupted_in_acquire_or_release_releases_the_lock():
     lock = SharedLock()
     lock.belongs_to(1)
     lock._semlock.acquire()  # as `acquire` does first, and `release` last
@@ -196,7 +196,7 @@ def test_one_that_is_interrupted_as_it_gets_it_or_gives_it_back_still_has_it():
     lock.release()
 
 
-def test_that_of_another_rank_stays():
+def test_lock_held_by_another_rank_is_not_released():
     lock = SharedLock()
     lock.belongs_to(0)
     in_a_process(take_as, lock, 3)
@@ -204,7 +204,7 @@ def test_that_of_another_rank_stays():
     assert lock.acquire(False) is False
 
 
-def test_one_that_another_process_gave_back_is_not_given_back_twice():
+def test_lock_released_by_another_process_is_not_released_again():
     lock = SharedLock()
     lock.belongs_to(0)
     lock.acquire()

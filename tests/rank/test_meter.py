@@ -671,7 +671,7 @@ def stages_at(rank, activity):
 
 @pytest.fixture(scope="module")
 def stages(kernel, tmp_path_factory):
-    """Samples of rank 0 waiting and compiling, samples of both ranks at the end, the cell's name."""
+    """Samples of rank 0 waiting and compiling, final samples of both ranks, and the cell's name."""
     flags = tmp_path_factory.mktemp("flags")
     kernel.ok(LOOK)
     number = kernel.ok(CELL.strip().format(flags=str(flags))).number
