@@ -1,1 +1,1 @@
-"""What a user sees: a cell's output, a file, numbers. Nothing here knows the insides."""
+"""Tests of what users see: cell output, files, numbers; without knowledge of internals."""

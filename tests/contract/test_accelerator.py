@@ -1,4 +1,4 @@
-"""An `Accelerator` of the notebook takes itself for the only process: no rank gets it."""
+"""An `Accelerator` created in the notebook assumes a single process, so it is not sent to ranks."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Trainer:
     def fit(self, index): return self.own.num_processes
 trainer = Trainer()
 """
-#: As accelerate's own launchers say it.
+#: The message of accelerate's own launchers.
 WORDS = (
     "To launch a multi-device training from your notebook, the `Accelerator` should only be "
     "initialized inside your training function"
@@ -44,13 +44,13 @@ def stale(warm_kernels):
 
 
 @pytest.mark.slow
-def test_accelerates_words_are_still_these(stale):
+def test_message_still_matches_accelerate(stale):
     stale.ok("import inspect, accelerate.launchers as own\nsource = inspect.getsource(own)")
     stale.ok("source = ' '.join(source.replace('\"', ' ').split())")
     assert stale.value(f"{WORDS!r} in source") == "True"
 
 
-def test_accelerates_launcher_refuses_as_its_original_does(stale):
+def test_notebook_launcher_refuses_like_the_original(stale):
     shown = stale.run("notebook_launcher(lambda: 1, num_processes=2)")
     assert f"{WORDS}. Restart your notebook" in shown.error
 
@@ -69,23 +69,23 @@ def test_accelerates_launcher_refuses_as_its_original_does(stale):
         ("%%xla_spawn -n 2\ndef f(rank): return accelerator.num_processes", "accelerator"),
     ],
 )
-def test_a_launch_that_uses_one_of_the_notebooks_names_it(stale, launch, name):
+def test_launch_with_accelerate_objects_of_the_notebook_names_them(stale, launch, name):
     shown = stale.run(launch)
     assert f"Cannot send `{name}`" in shown.error
     assert WORDS in shown.error
     assert "Nothing was run on ranks." in shown.error
 
 
-def test_live_ranks_do_not_get_it_either(stale):
+def test_accelerator_is_not_sent_to_live_ranks(stale):
     shown = stale.run("%%xla\naccelerator.num_processes")
     assert "Cannot send `accelerator`" in shown.error
     assert WORDS in shown.error
 
 
 @pytest.mark.slow
-@pytest.mark.leaves("processes")  # the fork server, as long as the kernel
-def test_a_launch_that_makes_its_own_has_a_world_of_all_ranks(stale):
-    stale.ok("del api.engine().warm")  # what COLD has put there
+@pytest.mark.leaves("processes")  # the fork server lives as long as the kernel
+def test_accelerator_created_on_ranks_spans_all_ranks(stale):
+    stale.ok("del api.engine().warm")  # set by COLD
     stale.ok(
         "def world(index):\n"
         "    accelerator = Accelerator()\n"

@@ -1,4 +1,4 @@
-"""The kernel says "busy" while a cell runs, whatever it answers in between."""
+"""The kernel stays "busy" while a cell runs, even if it answers other requests."""
 
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
     int(version("ipykernel").partition(".")[0]) < 7,
     reason="no subshells: it answers nothing while a cell runs",
 )
-#: A run that goes on until a file is there.
+#: Code that runs until a file exists.
 UNTIL = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.01)\n"
 
 
@@ -21,7 +21,7 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class FrontEnd:
-    """A page with the panel: it sends messages to a subshell of its own."""
+    """A page with the panel, which sends messages to its own subshell."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._client = notebook.client
@@ -43,7 +43,7 @@ class FrontEnd:
             pass
 
     def tell(self) -> str:
-        """Send what a page sends all the time; the message's id."""
+        """Send a page's regular message; returns the message's id."""
         here = {"type": "here", "page": "a", "run": ""}
         content = {"comm_id": self._panel, "data": {"method": "custom", "content": here}}
         message = self._client.session.msg("comm_msg", content)
@@ -52,7 +52,7 @@ class FrontEnd:
         return str(message["header"]["msg_id"])
 
     def states(self) -> Iterator[tuple[str, str]]:
-        """What the kernel says of its state, with whose message that is about; "panel" once."""
+        """The kernel's states with the id of the parent message; once also "panel"."""
         while True:
             message = self._client.get_iopub_msg(timeout=60)
             about, content = message["parent_header"].get("msg_id", ""), message["content"]
@@ -61,7 +61,7 @@ class FrontEnd:
             elif message["msg_type"] == "comm_open" and "_esm" in content["data"]["state"]:
                 self._panel = content["comm_id"]
             elif self._panel and _VIEW in content.get("data", {}):
-                yield "panel", about  # no page has it before it is displayed
+                yield "panel", about  # no page knows the panel before it is displayed
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def page(notebook: Notebook) -> Iterator[FrontEnd]:
     front_end.close()
 
 
-def test_the_kernel_is_busy_while_a_run_goes_on_and_its_panel_asks(
+def test_kernel_stays_busy_during_a_run_while_its_panel_sends_messages(
     page: FrontEnd, tmp_path: Path
 ) -> None:
     end = tmp_path / "end"
@@ -90,7 +90,7 @@ def test_the_kernel_is_busy_while_a_run_goes_on_and_its_panel_asks(
     assert after == [("busy", cell), ("idle", cell)]
 
 
-def test_the_kernel_is_idle_while_a_run_goes_on_in_the_background(
+def test_kernel_is_idle_during_a_background_run(
     page: FrontEnd, notebook: Notebook, tmp_path: Path
 ) -> None:
     end = tmp_path / "end"
@@ -105,7 +105,7 @@ def test_the_kernel_is_idle_while_a_run_goes_on_in_the_background(
             break
     page.ended(cell)
     assert said[said.index(("idle", cell)) + 1 :] == [("busy", asked), ("idle", asked)]
-    plain = page.execute(UNTIL.format(path=str(end)))  # an ordinary cell beside the run
+    plain = page.execute(UNTIL.format(path=str(end)))  # an ordinary cell during the run
     for state, about in page.states():
         said.append((state, about))
         if (state, about) == ("busy", plain) and said.count((state, about)) == 1:

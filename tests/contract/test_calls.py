@@ -1,4 +1,4 @@
-"""A rank that only waits, in `time.sleep` or for a queue, is said to, and its lane is grey."""
+"""A rank in a blocking call like `time.sleep` is shown as waiting, with a grey lane."""
 
 import html
 import re
@@ -22,7 +22,7 @@ def wait_in_calls(rank):
             sum(range(1000))
 """
 NAMES = ["time.sleep", "SimpleQueue.get", "Event.wait", "subprocess.run"]
-# What a user sees who displays the run while it lasts, until it tells of all these calls.
+# Prints what a user sees of the run in progress, once it shows all these calls.
 SHOWN_WHILE = """\
 waiting = xla_nb.spawn(wait_in_calls, n=5, bg=True, view="none")
 until = time.monotonic() + 60
@@ -37,11 +37,11 @@ print(shown)
 
 
 def lanes(page):
-    """What the strip of each rank says its last minute went into."""
+    """The description of each rank's lane."""
     return [html.unescape(told) for told in re.findall(r'alt="([^"]*)"', page)]
 
 
-def test_the_call_that_a_rank_waits_in_is_named_with_its_line(notebook):
+def test_blocking_call_of_a_rank_is_named_with_its_line(notebook):
     notebook.ok(WAITS.format(seconds=100))
     shown = notebook.ok(SHOWN_WHILE.format(names=NAMES)).stdout
     assert re.match(r"● 5 ranks: 4 waiting, 1 running · [\d.]+ s so far · ", shown), shown
@@ -52,18 +52,18 @@ def test_the_call_that_a_rank_waits_in_is_named_with_its_line(notebook):
     assert " in " not in lines[4]
 
 
-def test_seconds_in_such_calls_are_grey_in_what_is_saved(notebook):
+def test_seconds_in_blocking_calls_are_grey_in_the_saved_panel(notebook):
     cell = f"%%xla_spawn -n 5 --view panel\n{WAITS.format(seconds=2)}"
     page = notebook.ok(cell).page
     *waited, computed = lanes(page)
     assert len(waited) == 4
     assert all("in a blocking call" in told for told in waited)
     assert "in a blocking call" not in computed
-    assert "> in a blocking call</span>" in page  # what the colour means
-    assert "> waiting for data</span>" not in page  # nothing has that colour
+    assert "> in a blocking call</span>" in page  # the legend
+    assert "> waiting for data</span>" not in page  # not in the legend, as no lane has it
 
 
-def test_the_call_that_a_first_batch_waits_in_is_told_too(notebook):
+def test_blocking_call_in_a_first_batch_is_shown(notebook):
     cell = """\
 %%xla_spawn -n 2 --view panel
 import time, torch
@@ -78,7 +78,7 @@ def loads(rank):
     assert all("in a blocking call" in one for one in told)
 
 
-def test_live_ranks_are_said_to_wait_too(notebook):
+def test_blocking_calls_of_live_ranks_are_shown(notebook):
     notebook.ok("%xla_start -n 2")
     page = notebook.ok("%%xla --view panel\nimport time\ntime.sleep(1.5)").page
     notebook.ok("%xla_shutdown")
@@ -87,7 +87,7 @@ def test_live_ranks_are_said_to_wait_too(notebook):
     assert all("in a blocking call" in one for one in told)
 
 
-def test_a_loop_that_sleeps_most_of_the_time_is_mostly_grey_however_short_the_sleeps(notebook):
+def test_loop_of_short_sleeps_is_mostly_grey(notebook):
     cell = """\
 %%xla_spawn -n 2 --view panel
 import time

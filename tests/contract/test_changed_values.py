@@ -1,4 +1,4 @@
-"""What ranks write into lists and dicts of the notebook is lost, and a line of the run says so."""
+"""Changes that ranks make to the notebook's lists and dicts are lost; a note reports them."""
 
 import pytest
 
@@ -7,12 +7,12 @@ TRAIN = "def train(rank): {0}['loss'].append(0.5)"
 
 
 def note(shown):
-    """The lines of a cell's picture that are notes."""
+    """The notes in a cell's snapshot."""
     lines = shown.data.get("text/plain", "").splitlines()
     return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
 
 
-def test_a_dict_that_a_launched_function_changes_is_told_in_the_cell_and_as_text(notebook):
+def test_dict_changed_by_a_launched_function_is_reported(notebook):
     notebook.ok("lost_a = {'loss': []}")
     shown = notebook.ok("%%xla_spawn -n 2 -o lost_run\n" + TRAIN.format("lost_a"))
     assert note(shown) == [HISTORY.format("lost_a")]
@@ -26,7 +26,7 @@ def test_a_dict_that_a_launched_function_changes_is_told_in_the_cell_and_as_text
     )
 
 
-def test_so_it_is_with_an_argument_of_xmp_spawn_and_with_several(notebook):
+def test_changed_arguments_and_globals_are_reported_together(notebook):
     notebook.ok("lost_b, lost_c = [None] * 4, {}")
     shown = notebook.ok(
         "import torch_xla.distributed.xla_multiprocessing as xmp\n"
@@ -39,7 +39,7 @@ def test_so_it_is_with_an_argument_of_xmp_spawn_and_with_several(notebook):
     )
 
 
-def test_a_cell_without_a_function_is_told_what_it_changes_and_not_what_it_binds(notebook):
+def test_cell_of_statements_reports_changed_but_not_rebound_values(notebook):
     notebook.ok("lost_d, lost_e = [0] * 4, [1, 2]")
     shown = notebook.ok("%%xla_spawn -n 2\nlost_d[rank] = 7\nlost_e = lost_e[rank:]")
     told = (
@@ -58,12 +58,12 @@ def test_a_cell_without_a_function_is_told_what_it_changes_and_not_what_it_binds
         "mine = lost_f + [rank]",
     ],
 )
-def test_nothing_is_said_where_nothing_is_lost(notebook, body):
+def test_nothing_is_reported_if_nothing_is_lost(notebook, body):
     notebook.ok("lost_f = [0]")
     assert note(notebook.ok(f"%%xla_spawn -n 2\ndef f(rank): {body}")) == []
 
 
-def test_nothing_is_said_of_a_run_that_failed_nor_of_live_ranks(notebook):
+def test_nothing_is_reported_for_failed_runs_and_live_ranks(notebook):
     notebook.ok("lost_g = [0]")
     cell = "def f(rank):\n    lost_g.append(rank)\n    if rank: raise ValueError('boom')"
     assert "Ranks changed" not in str(notebook.run(f"%%xla_spawn -n 2\n{cell}").messages)

@@ -1,4 +1,4 @@
-"""What a cell shows of a rank that died or failed: once, in short, and what is known of it."""
+"""A cell shows each dead or failed rank once, briefly, with its last known state."""
 
 import html
 import re
@@ -29,8 +29,8 @@ def fail(rank):
 """
 
 
-def read(page):
-    """What somebody reads who opens no fold, a row of a table in a line."""
+def visible_text(page):
+    """The text visible without opening folds; one line per table row."""
     page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     while (closed := re.search(r"<details(?! open)[^>]*><summary", page)) is not None:
         page = page[: closed.start()] + unfolded(page[closed.start() :])
@@ -38,7 +38,7 @@ def read(page):
 
 
 def unfolded(page):
-    """The page without the fold at its start, but for its summary."""
+    """The page with the fold at its start replaced by its summary."""
     depth = 0
     for tag in re.finditer(r"<(/?)details", page):
         depth += -1 if tag[1] else 1
@@ -48,36 +48,36 @@ def unfolded(page):
     raise AssertionError("a fold without an end")
 
 
-def texts(page):
+def all_text(page):
     return html.unescape(re.sub(r"<[^>]*>", "", page.replace("</tr>", "\n")))
 
 
-def test_of_a_killed_rank_the_last_line_and_memory_stay(notebook):
+def test_killed_rank_keeps_its_last_line_and_memory(notebook):
     page = notebook.run(KILLED).page
-    (row,) = [line for line in texts(page).splitlines() if "† died" in line]
+    (row,) = [line for line in all_text(page).splitlines() if "† died" in line]
     assert re.search(r"line [67]", row)
     assert "killed by SIGKILL, last seen there" in row
     assert re.search(r"\d+ MiB", row)
 
 
-def test_errors_that_only_followed_are_folded_and_told_in_short(notebook):
+def test_secondary_errors_are_folded_and_summarized(notebook):
     shown = notebook.run(KILLED)
-    told = read(shown.page)
+    told = visible_text(shown.page)
     assert "ranks 0, 2 failed because of it" in told
     assert "RankLost" not in told
     assert "Traceback" not in told
-    assert texts(shown.page).count("RankLost") == 1
+    assert all_text(shown.page).count("RankLost") == 1
 
 
-def test_an_error_is_told_once_in_a_cell_with_a_panel(notebook):
+def test_error_is_shown_once_in_a_cell_with_a_panel(notebook):
     shown = notebook.run(f"%%xla_spawn -n 2 --view panel\n{FAILS}")
-    assert texts(shown.page).count(MESSAGE) == 1
-    assert 'File "Cell In[' in read(shown.page)  # where it was raised is not folded
+    assert all_text(shown.page).count(MESSAGE) == 1
+    assert 'File "Cell In[' in visible_text(shown.page)  # the traceback is not folded
     assert (shown.status, shown.ename) == ("error", "RunFailed")
     assert shown.below == "RunFailed: the run above shows why."
 
 
-def test_whoever_catches_the_exception_has_the_whole_sentence(notebook):
+def test_caught_exception_has_the_full_message(notebook):
     notebook.ok(FAILS)
     caught = notebook.ok(
         "import xla_nb\n"
@@ -88,14 +88,14 @@ def test_whoever_catches_the_exception_has_the_whole_sentence(notebook):
     assert MESSAGE in notebook.run("raise seen").below  # this cell shows no run
 
 
-def test_a_cell_that_shows_no_run_raises_the_whole_sentence(notebook):
+def test_cell_without_a_view_raises_the_full_message(notebook):
     shown = notebook.run(f"%%xla_spawn -n 2 --view none\n{FAILS}")
     assert shown.below.count(MESSAGE) == 1
     assert 'File "Cell In[' in shown.below
 
 
-def seen(shown):
-    """All that the cell keeps, a line of text each; of each display as it was updated last."""
+def kept_text(shown):
+    """All text that the cell keeps; of each display its last update."""
     kept = {}
     for number, message in enumerate(shown.messages):
         content = message["content"]
@@ -107,21 +107,21 @@ def seen(shown):
 
 @pytest.mark.parametrize("view", ["panel", "text"])
 @pytest.mark.parametrize("grace", ["0.1", "1.5"])
-def test_an_error_stands_once_in_what_a_saved_cell_keeps(notebook, view, grace):
+def test_saved_cell_contains_an_error_once(notebook, view, grace):
     body = f"{FAILS.rstrip()} if rank == 1 else time.sleep(60)".replace("raise ", "wrong = ")
     cell = f"import time\n{body}\n    raise wrong"
     shown = notebook.run(f"%%xla_spawn -n 2 --view {view} --grace {grace}\n{cell}")
-    assert seen(shown).count(MESSAGE) == 1
+    assert kept_text(shown).count(MESSAGE) == 1
     assert shown.below == "RunFailed: the run above shows why."
 
 
 @pytest.mark.parametrize("view", ["panel", "text"])
-def test_a_run_that_is_refused_before_its_ranks_start_says_why_once(notebook, view):
+def test_run_refused_before_its_ranks_start_shows_the_reason_once(notebook, view):
     raises = f"raise ValueError('{MESSAGE[:20]}' + '{MESSAGE[20:]}')"
     notebook.ok(f"class Shards:\n    n = 1\n    def __setstate__(self, state): {raises}")
     notebook.ok("shards = Shards(); shards.n = 2")
     shown = notebook.run(f"%%xla_spawn -n 2 --view {view}\ndef f(rank): return shards")
-    assert seen(shown).count(MESSAGE) == 1
+    assert kept_text(shown).count(MESSAGE) == 1
     assert 'File "Cell In[' in shown.below
     assert shown.below.endswith("\nRunFailed: no rank was started.")
 
@@ -134,16 +134,16 @@ STOPPED = {
 
 @pytest.mark.parametrize("option", STOPPED)
 @pytest.mark.parametrize("view", ["panel", "text"])
-def test_below_a_stopped_run_stands_that_it_was_stopped(notebook, option, view):
+def test_stopped_run_raises_a_short_error(notebook, option, view):
     body = "xla_nb.report(loss=float('nan') if 'nan' in option else 1.0); time.sleep(60)"
     cell = f"import time, xla_nb\noption = {option!r}\ndef f(rank):\n    {body}"
     shown = notebook.run(f"%%xla_spawn -n 2 --view {view} {option}\n{cell}")
-    assert seen(shown).count(STOPPED[option]) == 1
+    assert kept_text(shown).count(STOPPED[option]) == 1
     assert shown.below == "RunFailed: the run was stopped."
 
 
 @pytest.mark.slow
-def test_a_script_is_told_of_an_error_once_before_its_exception(tmp_path):
+def test_script_prints_an_error_once(tmp_path):
     script = tmp_path / "fails.py"
     launch = "import xla_nb\ntry: xla_nb.spawn(fail, n=2)\nexcept xla_nb.RunFailed: pass\n"
     script.write_text(f"{FAILS}if __name__ == '__main__':\n{textwrap.indent(launch, '    ')}")
@@ -154,7 +154,7 @@ def test_a_script_is_told_of_an_error_once_before_its_exception(tmp_path):
     assert "2 ranks failed · " in done.stdout
 
 
-def test_a_long_error_is_in_lines_that_end_between_words(notebook):
+def test_long_error_is_wrapped_between_words(notebook):
     shown = notebook.run("opened = open('/etc/hostname')\nimport xla_nb\nxla_nb.spawn(opened.read)")
     (raised,) = [one["content"] for one in shown.messages if one["msg_type"] == "error"]
     lines = raised["traceback"]

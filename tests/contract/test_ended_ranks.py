@@ -1,4 +1,4 @@
-"""What live ranks had, once they have ended: said by name, and before any are started."""
+"""Variables of ended live ranks are reported by name, before new ranks start."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def lost(name: str, number: int) -> str:
     )
 
 
-def test_a_cell_after_a_shutdown_names_the_cell_that_set_a_name_and_starts_nothing(
+def test_cell_after_shutdown_names_the_defining_cell_and_starts_no_ranks(
     notebook: Notebook,
 ) -> None:
     number = notebook.ok("%%xla\ner_weights = [1.0]").number
@@ -41,7 +41,7 @@ def test_a_cell_after_a_shutdown_names_the_cell_that_set_a_name_and_starts_nothi
     assert "[0] [2.0]" in notebook.ok("%%xla\nprint(er_weights)").printed
 
 
-def test_a_function_of_the_notebook_that_reads_it_names_it_too(notebook: Notebook) -> None:
+def test_lost_variable_read_by_a_notebook_function_is_reported(notebook: Notebook) -> None:
     number = notebook.ok("%%xla\ner_scale = 3").number
     notebook.ok("def er_scaled():\n    return er_scale * 2")
     notebook.ok("%%xla\ner_scaled()")
@@ -50,7 +50,7 @@ def test_a_function_of_the_notebook_that_reads_it_names_it_too(notebook: Noteboo
     assert has_no_ranks(notebook)
 
 
-def test_ranks_that_were_restarted_or_started_again_name_it_too(notebook: Notebook) -> None:
+def test_restarted_ranks_report_lost_variables(notebook: Notebook) -> None:
     number = notebook.ok("%%xla\ner_state = 1").number
     notebook.ok("%xla_restart")
     assert re.search(lost("er_state", number), notebook.run("%%xla\ner_state").error)
@@ -64,7 +64,7 @@ def test_ranks_that_were_restarted_or_started_again_name_it_too(notebook: Notebo
 @pytest.mark.parametrize(
     "launch", ["%%xla_spawn\ndef er_use(rank): print(er_lr * rank)", "xla_nb.spawn(er_use)"]
 )
-def test_a_launch_names_the_ended_ranks_too_and_works_once_the_notebook_has_it(
+def test_launch_reports_lost_variable_until_the_notebook_defines_it(
     notebook: Notebook, launch: str
 ) -> None:
     number = notebook.ok("import xla_nb\ndef er_use(rank): print(er_lr * rank)").number + 1
@@ -81,7 +81,7 @@ def test_a_launch_names_the_ended_ranks_too_and_works_once_the_notebook_has_it(
     notebook.ok("del er_lr")
 
 
-def test_what_the_notebook_has_itself_is_the_notebooks_which_is_told_once(
+def test_notebook_value_replaces_a_lost_variable_with_one_notice(
     notebook: Notebook,
 ) -> None:
     notebook.ok("er_rate = 0.2")
@@ -95,7 +95,7 @@ def test_what_the_notebook_has_itself_is_the_notebooks_which_is_told_once(
     assert "was set on" not in notebook.ok("%%xla\nprint(er_rate)").stderr
 
 
-def test_it_does_not_matter_whether_the_line_would_run(notebook: Notebook) -> None:
+def test_lost_variable_is_reported_even_if_its_line_would_not_run(notebook: Notebook) -> None:
     number = notebook.ok("%%xla\ner_maybe = 1").number
     notebook.ok("%xla_shutdown")
     shown = notebook.run("%%xla\nif rank > 5:\n    er_maybe\nprint('ran')")
@@ -110,9 +110,7 @@ def test_it_does_not_matter_whether_the_line_would_run(notebook: Notebook) -> No
         ("print(er_file)", "an open file"),
     ],
 )
-def test_no_ranks_are_started_for_a_cell_that_cannot_run(
-    notebook: Notebook, cell: str, told: str
-) -> None:
+def test_cell_that_cannot_run_starts_no_ranks(notebook: Notebook, cell: str, told: str) -> None:
     notebook.ok("er_file = open('/dev/null')")
     assert told in notebook.run(f"%%xla\n{cell}").error
     assert has_no_ranks(notebook)

@@ -1,4 +1,4 @@
-"""An error in a data set ends the loop that reads it, whoever reads it ahead."""
+"""An error in a dataset ends the loop that reads it, whichever loader prefetches it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Images(torch.utils.data.Dataset):
 """
 
 
-def test_a_loop_over_a_device_loader_raises_what_the_data_set_raised(notebook: Notebook) -> None:
+def test_device_loader_raises_the_datasets_error(notebook: Notebook) -> None:
     notebook.ok(DATA)
     shown = notebook.run(
         "def train(rank):\n"
@@ -28,7 +28,7 @@ def test_a_loop_over_a_device_loader_raises_what_the_data_set_raised(notebook: N
     assert ", line 7: FileNotFoundError: img_5.jpg" in shown.error
 
 
-def test_a_key_that_a_loaders_worker_does_not_find_is_named_with_the_workers_traceback(
+def test_key_error_in_a_loader_worker_shows_the_workers_traceback(
     notebook: Notebook,
 ) -> None:
     notebook.ok(DATA)
@@ -43,7 +43,7 @@ def test_a_key_that_a_loaders_worker_does_not_find_is_named_with_the_workers_tra
     assert "{'image': i}['label']" in shown.text + shown.error
 
 
-def test_a_rank_whose_data_ended_in_an_error_is_the_one_that_failed(notebook: Notebook) -> None:
+def test_rank_with_a_dataset_error_is_named_as_failed(notebook: Notebook) -> None:
     notebook.ok(DATA)
     shown = notebook.run(
         "def train(rank):\n"
@@ -56,7 +56,7 @@ def test_a_rank_whose_data_ended_in_an_error_is_the_one_that_failed(notebook: No
     assert "FileNotFoundError: img_5.jpg; 1 other failed because of it" in shown.error
 
 
-def test_a_loader_that_cannot_begin_fails_rather_than_waits(notebook: Notebook) -> None:
+def test_loader_that_cannot_start_fails_instead_of_hanging(notebook: Notebook) -> None:
     notebook.ok(DATA)
     shown = notebook.run(
         "def train(rank):\n"

@@ -1,4 +1,4 @@
-"""What memory ranks are said to take, and what their host has left."""
+"""The memory shown for ranks, and the free memory of their host."""
 
 import re
 
@@ -15,13 +15,13 @@ def hold(rank):
 
 
 def mebibytes(data):
-    """The memory of each rank, as its row tells it."""
+    """The memory of each rank in its table row, in MiB."""
     titles, *ranks = (row for row in rows(data["text/html"]) if len(row) > 3)
     each = (row[titles.index("memory")].split() for row in ranks)
     return [float(number) * (1024 if unit == "GiB" else 1) for number, unit in each]
 
 
-def test_what_ranks_share_is_not_counted_for_each(notebook):
+def test_memory_shared_by_ranks_is_not_counted_for_each(notebook):
     shown = notebook.ok(f"%%xla_spawn -n 4\n{HOLDS}")
     first, holds, *_ = told = mebibytes(shown.data)
     assert len(told) == 4
@@ -41,7 +41,7 @@ def seen(run, flag):
 """
 
 
-def test_what_a_function_held_until_it_returned_stays(notebook, tmp_path):
+def test_memory_used_until_the_function_returned_is_kept(notebook, tmp_path):
     notebook.ok(SEEN)
     flag = str(tmp_path / "seen")
     held = HOLDS.replace("    global held\n", "    import time\n")
@@ -52,19 +52,19 @@ def test_what_a_function_held_until_it_returned_stays(notebook, tmp_path):
     assert holds - first > 250
 
 
-def test_a_run_of_one_instant_has_a_value_too(notebook):
+def test_instant_run_shows_memory(notebook):
     shown = notebook.ok("%%xla_spawn -n 2\ndef instant(rank): return rank")
     told = words(shown.data["text/html"])
-    assert len(re.findall(r"\b\d+ MiB", told)) in (1, 2), told  # in common, or of each
+    assert len(re.findall(r"\b\d+ MiB", told)) in (1, 2), told  # one for both ranks, or one each
 
 
-def test_what_the_host_has_left_is_told_once(notebook):
+def test_free_memory_of_the_host_is_shown_once(notebook):
     shown = notebook.ok("%%xla_spawn -n 3\ndef instant(rank): return rank").data
     page = words(shown["text/html"])
     assert len(re.findall(r"host's free memory [\d.]+ [MG]iB", page)) == 1
 
 
-def test_a_first_live_cell_that_fails_at_once_has_its_share_and_not_all_pages(notebook):
+def test_failed_first_live_cell_counts_only_its_share_of_pages(notebook):
     notebook.ok("%xla_start -n 4")
     shown = notebook.run(
         "%%xla\nlines = [line.split() for line in open('/proc/self/smaps_rollup')]\n"

@@ -1,4 +1,4 @@
-"""What programs of 2020 wrote means today what it meant then, or is refused."""
+"""Calls in programs from 2020 work as they did then, or are refused."""
 
 import pytest
 
@@ -7,7 +7,7 @@ import io, torch, torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.xla_multiprocessing as xmp
 """
-#: The TPUFitter that many kernels of Kaggle copied.
+#: The TPUFitter that many Kaggle notebooks copied.
 FITTER = """
 class TPUFitter:
     def __init__(self, path): self.path = path
@@ -28,7 +28,7 @@ def cells(notebook):
     return notebook
 
 
-def test_master_print_writes_to_the_file_that_comes_second(cells, tmp_path):
+def test_master_print_writes_to_a_file_in_second_position(cells, tmp_path):
     file = tmp_path / "log.txt"
     shown = cells.ok(FITTER.format(path=str(file)))
     assert file.read_text() == "epoch 0\nepoch 1\n"
@@ -52,21 +52,21 @@ run = xmp.spawn(prints, nprocs=2)
 """
 
 
-def test_master_print_takes_any_stream_and_prints_all_else(cells):
+def test_master_print_accepts_any_stream_and_prints_other_values(cells):
     shown = cells.ok(STREAMS)
     assert cells.value("run[0]") == repr("1.0\nnamed\nTEED\n")
     assert shown.lines[-2:] == ["[0] a 1 ['b']", "[0] only"]
     assert cells.value("run[1]") == "''"
 
 
-def test_the_notebook_prints_to_the_stream_too(cells):
+def test_master_print_in_the_notebook_writes_to_a_stream(cells):
     cells.ok("stream = io.StringIO()\nxm.is_master_ordinal = lambda local=False: True")
     shown = cells.ok("xm.master_print('here', stream)")
     assert cells.value("stream.getvalue()") == repr("here\n")
     assert "here" not in shown.stdout
 
 
-def test_the_former_batch_size_switch_of_the_loader_is_refused(cells):
+def test_former_fixed_batch_size_option_of_the_loader_is_refused(cells):
     cells.ok(
         "def loads(index, *more):\n"
         "    device = xm.xla_device()\n"

@@ -1,4 +1,4 @@
-"""What is said of the pace of a run is so: shares of waiting, steps, the time to go."""
+"""The reported pace of a run is accurate: waiting shares, steps and remaining time."""
 
 import ast
 import itertools
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.shown import words
 
-# What the panel would show until the run ends, and the text that stays.
+# The panel's content until the run ends, and the saved text.
 WATCH = """
 import time
 from xla_nb.views import facts, rendering
@@ -29,7 +29,7 @@ def watched(run):
 
 @pytest.fixture
 def watched(notebook):
-    """What was said of a cell's run, the times to go, how long steps took; and what stays."""
+    """Runs a cell; returns its sentences, remaining times, step times and saved text."""
     notebook.ok(WATCH)
 
     def watched(cell):
@@ -72,8 +72,8 @@ def main(rank):
         pytest.param("xla_nb.progress(Items()[n] for n in range(40))", marks=pytest.mark.slow),
     ),
 )
-def test_a_first_batch_that_takes_long_is_no_reason_to_say_that_ranks_wait_for_data(watched, loop):
-    seconds = "1.5 if index == 0 else 0.0"  # as workers start, or a library is imported
+def test_slow_first_batch_is_not_reported_as_waiting_for_data(watched, loop):
+    seconds = "1.5 if index == 0 else 0.0"  # like starting workers or importing a library
     cell = LOADER.format(items=40, seconds=seconds, work=0.1, loop=loop)
     sentences, _, _, text = watched(cell)
     assert not [one for one in sentences if "for data" in one]
@@ -81,7 +81,7 @@ def test_a_first_batch_that_takes_long_is_no_reason_to_say_that_ranks_wait_for_d
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_slow_loader_is_told_and_stays_with_what_it_cost(watched):
+def test_slow_loader_is_reported_and_its_cost_is_saved(watched):
     cell = LOADER.format(items=60, seconds=0.03, work=0.015, loop="loader")
     sentences, _, _, text = watched(cell)
     live = r"Waiting for data took [\d.]+ s of the last \d+ s"
@@ -109,19 +109,19 @@ def main(rank):
 """
 
 
-def test_steps_are_those_of_the_loop(watched):
+def test_steps_are_counted_by_the_loop(watched):
     *_, text = watched(STEPS.format(loop="xla_nb.progress(loader, total=20)"))
     assert re.search(r"\bsteps 20\b", text), text
     assert "syncs" not in text
 
 
-def test_step_markers_without_a_loop_are_called_what_they_are(watched):
+def test_step_markers_without_a_loop_are_called_syncs(watched):
     *_, text = watched(STEPS.format(loop="loader"))
     assert re.search(r"\bsyncs \d\d\b", text), text
     assert "steps" not in text
 
 
-def test_a_step_takes_as_long_as_it_does_whatever_it_waits_for(watched):
+def test_step_time_includes_waiting(watched):
     _, _, steps, _ = watched("""
 import time, torch, torch_xla
 import torch_xla.core.xla_model as xm
@@ -136,7 +136,7 @@ def main(rank):
     assert min(steps) > 0.07
 
 
-def test_the_time_to_go_is_not_told_from_steps_that_compile(watched):
+def test_remaining_time_ignores_compiling_steps(watched):
     _, etas, _, _ = watched("""
 import time, torch, torch_xla, xla_nb
 import torch_xla.debug.metrics as met

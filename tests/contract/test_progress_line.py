@@ -1,4 +1,4 @@
-"""The line that says how far a run has come."""
+"""The line that shows a run's progress."""
 
 APART = """\
 %%xla_spawn -n 4 --bg --view none -o apart
@@ -33,7 +33,7 @@ print(shown)
 
 
 def shown(notebook, tmp_path, cell, run, *words):
-    """The text of a run in which ranks wait for each other, once it has these words."""
+    """The text of a run in progress, once it contains these words."""
     notebook.ok(cell.replace(f"-o {run}", f'--args "({str(tmp_path)!r},)" -o {run}'))
     text = notebook.ok(SHOWN.replace("RUN", run).replace("WORDS", repr(words))).stdout
     (tmp_path / "go").touch()
@@ -41,7 +41,7 @@ def shown(notebook, tmp_path, cell, run, *words):
     return text
 
 
-def test_the_words_of_a_runs_progress_are_the_same_however_far_ranks_are_apart(notebook, tmp_path):
+def test_progress_has_the_same_format_when_ranks_are_far_apart(notebook, tmp_path):
     text = shown(notebook, tmp_path, APART, "apart", " 6 of 30", "at 9")
     assert "\nepoch: 20 % · 6 of 30" in text
 
@@ -57,11 +57,11 @@ def train(rank, folder):
 """
 
 
-def test_ranks_that_have_returned_are_left_out(notebook, tmp_path):
+def test_progress_excludes_returned_ranks(notebook, tmp_path):
     text = shown(notebook, tmp_path, RETURNED, "returned", "29 of 40", "finished")
     assert "\nstep: 72 % · 29 of 40" in text
 
 
-def test_ranks_that_have_yet_to_begin_are_left_out_by_name(notebook, tmp_path):
+def test_progress_names_its_ranks_if_others_have_not_begun(notebook, tmp_path):
     text = shown(notebook, tmp_path, BEFORE, "before", " 29 of 40 on ranks 0, 1")
     assert "\nstep: 72 % · 29 of 40 on ranks 0, 1" in text

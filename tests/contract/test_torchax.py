@@ -1,4 +1,4 @@
-"""torchax under `--runtime torchax`: on whatever program, with the versions that are there."""
+"""`--runtime torchax` with various programs and the installed versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def teach(rank):
 
 @pytest.fixture(scope="module")
 def trainer(kernel: Notebook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """The kernel with an own module of functions, and a fork server that lives as it does."""
+    """The kernel with an own module of functions and a fork server that lives as long."""
     try:
         torchax.check_versions()
     except LaunchError as missing:
@@ -57,20 +57,20 @@ def launched(trainer: Notebook, function: str) -> str:
     return trainer.value("tried.results")
 
 
-def test_a_function_of_a_module_computes_on_the_jax_device(trainer: Notebook) -> None:
+def test_module_function_computes_on_the_jax_device(trainer: Notebook) -> None:
     assert launched(trainer, "train") == "{0: 8.0, 1: 9.0}"
 
 
-def test_workers_of_a_dataloader_compute_by_torch(trainer: Notebook) -> None:
+def test_dataloader_workers_compute_with_torch(trainer: Notebook) -> None:
     assert launched(trainer, "load") == "{0: [2.0, 10.0], 1: [2.0, 10.0]}"
 
 
-def test_torch_on_the_cpu_still_has_gradients(trainer: Notebook) -> None:
+def test_torch_on_the_cpu_still_computes_gradients(trainer: Notebook) -> None:
     each = "([[4.0, 4.0, 4.0]], 'cpu')"
     assert launched(trainer, "teach") == f"{{0: {each}, 1: {each}}}"
 
 
-def test_a_program_of_jax_alone_runs(trainer: Notebook) -> None:
+def test_pure_jax_program_runs(trainer: Notebook) -> None:
     trainer.ok(
         "%%xla_spawn -n 2 --runtime torchax -o pure\n"
         "import jax.numpy as jnp\n"
@@ -79,7 +79,7 @@ def test_a_program_of_jax_alone_runs(trainer: Notebook) -> None:
     assert trainer.value("pure.results") == "{0: 3.0, 1: 4.0}"
 
 
-def test_nothing_of_torch_xla_is_imported_for_ranks_of_jax(trainer: Notebook) -> None:
+def test_torchax_ranks_do_not_import_torch_xla(trainer: Notebook) -> None:
     trainer.ok(
         "%%xla_spawn -n 1 --runtime torchax -o seen\n"
         "import sys\nsorted({'torch_xla', '_XLAC'} & sys.modules.keys())"
@@ -87,7 +87,7 @@ def test_nothing_of_torch_xla_is_imported_for_ranks_of_jax(trainer: Notebook) ->
     assert trainer.value("seen.results") == "{0: []}"
 
 
-def test_the_extra_for_jax_does_not_bring_torch_xla() -> None:
+def test_jax_extra_does_not_install_torch_xla() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     names = [name.split(">")[0].split("=")[0] for name in project["optional-dependencies"]["jax"]]
     assert names == ["torch", "torchax", "jax", "numpy"]

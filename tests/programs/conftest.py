@@ -1,4 +1,4 @@
-"""Published programs."""
+"""Marks the tests of published programs."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Programs as their authors would publish them run unmodified in ordinary cells, and compute what
-one process computes without a launcher. What is expected comes from references in this file."""
+"""Programs in the form in which authors publish them run unmodified in ordinary cells and compute
+the same as one process without a launcher. References in this file give the expected values."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from tests.support.installed import need
 from tests.support.kernel import Notebook
 from tests.support.warm import Warm
 
-CLOSE = {"rel": 1e-3, "abs": 2e-5}  # float32 in another order, and digits that were not printed
-PIP = "#!/bin/sh\necho Requirement already satisfied: $*\n"  # no program needs what it installs
-IN_FRONT = re.compile(r"^\[\d+\] ")  # the rank that printed a line
+CLOSE = {
+    "rel": 1e-3,
+    "abs": 2e-5,
+}  # other float32 summation order, and digits that were not printed
+PIP = "#!/bin/sh\necho Requirement already satisfied: $*\n"  # no program needs its packages
+IN_FRONT = re.compile(r"^\[\d+\] ")  # the rank in front of a printed line
 
 
 class Programs:
-    """A kernel in which programs are played one after the other, each in a folder of its own."""
+    """A kernel that plays programs one after another, each in its own folder."""
 
     def __init__(self, pip: Path, warm: Warm) -> None:
         pip.write_text(PIP)
         pip.chmod(0o755)
         self.notebook = Notebook(warm=warm, PATH=f"{pip.parent}:{os.environ['PATH']}")
         self.notebook.ok("%load_ext xla_nb")
-        # What a program sets in the environment must not be there for the next one.
+        # A program's environment variables must not affect the next program.
         self.notebook.ok("import os, sys, torch_xla\nsys.environment = dict(os.environ)")
         self.lines: list[str] = []
 
     def play(self, name: str, folder: Path) -> None:
-        """Execute the cells of a program; `lines` has what they printed, without the ranks."""
+        """Execute the cells of a program; `lines` has the printed lines without their ranks."""
         self.notebook.ok(
             "import os, sys\nos.environ.clear(); os.environ.update(sys.environment)\n%reset -f"
         )
@@ -49,12 +52,12 @@ class Programs:
         self.lines = [IN_FRONT.sub("", line) for each in shown for line in each.lines]
 
     def numbers(self, start: str) -> list[float]:
-        """The numbers of the only line that starts so."""
+        """The numbers in the only line that begins with `start`."""
         (line,) = {line for line in self.lines if line.startswith(start)}
         return numbers(line.removeprefix(start))
 
     def value(self, expression: str) -> object:
-        """What an expression is in the notebook, of lists and numbers."""
+        """The value of an expression in the notebook; consists of lists and numbers."""
         return eval(self.notebook.value(expression), {"np": np})
 
 
@@ -65,7 +68,7 @@ def numbers(text: str) -> list[float]:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory, warm_kernels: Warm) -> Iterator[Programs]:
     played = Programs(tmp_path_factory.mktemp("bin") / "pip", warm_kernels)
-    # Processes that stay once anything needs them: of the first semaphore with a name.
+    # This process keeps running once the first named semaphore has started it.
     played.notebook.ok("from multiprocessing import resource_tracker as r; r.ensure_running()")
     yield played
     played.notebook.close()
@@ -75,13 +78,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory, warm_kernels: Warm) -> It
 def played(
     programs: Programs, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Programs:
-    """The program that the test is named for, played."""
+    """Plays the program that the test is named after."""
     name = request.node.name.removeprefix("test_")
     programs.play(name, tmp_path_factory.mktemp(name))
     return programs
 
 
-# ---------------------------------------------------------------- the articles' situations
+# ---------------------------------------------------------------- situations from articles
 
 
 def test_hello_per_core(played):
@@ -117,7 +120,7 @@ def test_kaggle_addresses(played):
 
 
 def trained(net, batches, optimizer, loss_of, clip=None):
-    """What one process computes: each batch is what all ranks have together."""
+    """The losses of one process; each batch combines the batches of all ranks."""
     losses = []
     for x, y in batches:
         optimizer.zero_grad()
@@ -175,7 +178,7 @@ def test_mnist_colab(played):
     assert np.mean(found[4:]) == pytest.approx(losses[9], abs=1e-3)
     right = (net(x[1200:1600]).argmax(1) == y[1200:1600]).double().mean().item()
     accuracies = [re.findall(r"xla:(\d)\] Accuracy=(.*)", line) for line in played.lines]
-    last = dict(found[0] for found in accuracies if found)  # of each rank
+    last = dict(found[0] for found in accuracies if found)  # per rank
     assert len(last) == 4
     assert len(set(last.values())) == 1
     assert numbers(last["0"])[0] == pytest.approx(100 * right, abs=0.5)
@@ -184,7 +187,7 @@ def test_mnist_colab(played):
 def test_loader_2022(played):
     told = [line for line in played.lines if line.startswith("| Training")]
     losses = [float(re.findall(r"Loss=([\d.]+)", line)[0]) for line in told]
-    # Each step leaves -0.2 of the distance, which is 2 at first.
+    # Each step multiplies the distance by -0.2; it is 2 at first.
     by_step = [round((2 * 0.2**step) ** 2, 5) for step in (0, 2, 4, 5, 7, 9)]
     assert sorted(losses) == sorted(by_step * 4)
     assert played.numbers("weight") == [pytest.approx((1 + 2 * 0.2**10) / 6, abs=1e-6)] * 3
@@ -289,7 +292,7 @@ def test_checkpoint(played):
     assert played.numbers("step 3 saved, loss") == [pytest.approx(losses[2], **CLOSE)]
     assert played.numbers("step 5 saved, loss") == [pytest.approx(losses[4], **CLOSE)]
     assert played.value("saved['step']") == 3
-    assert "True" in played.lines  # what xser saved is what xm.save did
+    assert "True" in played.lines  # xser and xm.save saved the same
     expected = net.eval()(torch.tensor([[0.1, 0.2, 0.3]])).item()
     assert played.numbers("prediction") == [pytest.approx(expected, abs=1e-4)]
 
@@ -356,7 +359,7 @@ def test_sync_batchnorm(played):
         means = [torch.stack([part.mean(0), (part * part).mean(0)]) / 4 for part in parts]
         loss = 0
         for rank, part in enumerate(parts):
-            # torch_xla gives a rank the gradient of its own share of a sum only.
+            # torch_xla gives a rank only the gradient of its own share of a sum.
             shares = [m if at == rank else m.detach() for at, m in enumerate(means)]
             mean, square = sum(shares)
             normed = (part - mean) / torch.sqrt(square - mean**2 + 1e-5) * w + b
@@ -376,7 +379,7 @@ def test_char_rnn(played):
     x, y = ids[: 4 * 69], ids[1 : 4 * 69 + 1]
     net = nn.Embedding(len(vocabulary), len(vocabulary))
     nn.init.zeros_(net.weight)
-    for epoch in range(20):  # noqa: B007 # where it stopped
+    for epoch in range(20):  # noqa: B007 # used after the loop
         trained(net, [(x, y)], torch.optim.SGD(net.parameters(), lr=20.0), F.cross_entropy)
         parts = zip(net(x).split(69), y.split(69), strict=True)
         worst = max(F.cross_entropy(*part).item() for part in parts)
@@ -417,7 +420,7 @@ def test_bare_pjrt(played):
 
 
 def descended(rows):
-    """The weight and the bias of a line after five steps down the whole slope of `rows` points."""
+    """The loss, weights and bias after five full-batch gradient steps on `rows` points."""
     x = torch.linspace(-1, 1, 2 * rows).view(rows, 2)
     y = x @ torch.tensor([[2.0], [-3.0]]) + 0.5
     net = zeroed(nn.Linear(2, 1))
@@ -427,7 +430,7 @@ def descended(rows):
 
 
 def only_with(package):
-    """Of requirements/libraries.txt: `make test-libraries` has it."""
+    """For packages in requirements/libraries.txt, installed by `make test-libraries`."""
     return pytest.mark.skipif(not find_spec(package), reason=f"{package} is not installed")
 
 
@@ -442,11 +445,13 @@ def test_lightning_tpu(played):
 @only_with("transformers")
 def test_transformers_trainer(played):
     _, weights = descended(32)
-    (found,) = {repr(ended) for ended in played.value("results.results").values()}  # equal on all
+    (found,) = {
+        repr(ended) for ended in played.value("results.results").values()
+    }  # equal on all ranks
     assert numbers(found) == pytest.approx([5, *weights], **CLOSE)
 
 
-# ---------------------------------------------------------------- what comes back, and how
+# ---------------------------------------------------------------- results
 
 
 @pytest.mark.slow
@@ -506,7 +511,7 @@ def test_contrastive(played):
     loss = F.cross_entropy(similar, (torch.arange(16) + 8) % 16)
     loss.backward()
     assert played.numbers("loss") == [pytest.approx(loss.item(), abs=1e-5)]
-    # torch_xla gives a rank the gradient of its own loss only; their sum is the whole one.
+    # torch_xla gives a rank only the gradient of its own loss; their sum is the full gradient.
     found = played.value("grad.reshape(-1).tolist()")
     assert found == pytest.approx(weight.grad.reshape(-1).tolist(), **CLOSE)
     assert any(line.startswith("loss") and line.endswith("True") for line in played.lines)
@@ -568,7 +573,7 @@ def test_capture_and_time(played):
 
 
 def test_registry_package(played):
-    """The notebook's settings, its model in the package's registry, and an average of weights."""
+    """Settings in the notebook, a model from the package's registry, and averaged weights."""
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(5))
     y = x[:, :3].argmax(1)
     torch.manual_seed(2021)
@@ -592,7 +597,7 @@ def test_registry_package(played):
 
 @pytest.mark.slow
 def test_tpu_fitter(played):
-    """Its losses are rank 0's; the scheduler halves the rate for the third epoch."""
+    """The losses are those of rank 0; the scheduler halves the rate for the third epoch."""
     rs = np.random.RandomState(3)
     x, vx, tx = (torch.tensor(rs.randn(n, 6).astype("float32")) for n in (32, 16, 20))
     smooth = functools.partial(F.cross_entropy, label_smoothing=0.1)
@@ -619,7 +624,7 @@ def test_tpu_fitter(played):
 
 @pytest.mark.slow
 def test_own_trainer(played):
-    """Stopped after an epoch by a callback; the second fit starts from the first one's weights."""
+    """A callback stops training after an epoch; the second fit starts from its weights."""
     x = torch.rand(32, 2, generator=torch.Generator().manual_seed(11)) * 4 - 2
     y = torch.sin(x).sum(1, keepdim=True)
     torch.manual_seed(0)
@@ -628,7 +633,7 @@ def test_own_trainer(played):
     parts = order.split(8)  # of both ranks
     optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
     losses = []
-    for first, second in zip(parts[::2], parts[1::2], strict=True):  # which make a step
+    for first, second in zip(parts[::2], parts[1::2], strict=True):  # each pair is one step
         losses += [F.mse_loss(net(x[part]), y[part]).item() for part in (first, second)]
         both = torch.cat((first, second))
         trained(net, [(x[both], y[both])], optimizer, F.mse_loss)
@@ -644,7 +649,7 @@ def test_own_trainer(played):
     points = net(torch.tensor([[0.5, 1.0], [-1.0, 0.0]])).view(-1).tolist()
     assert played.numbers("predict") == pytest.approx(points, **CLOSE)
     assert played.value("open('downloaded').read()") == "xx"
-    for rank in range(2):  # of the second fit, which opened it anew
+    for rank in range(2):  # of the second fit, which reopened the file
         log = played.value(f"open('rank_{rank}.log').read()")
         assert log == f"INFO|trainer|start on {rank} of 2\nINFO|trainer|epoch 0\n"
 
@@ -691,7 +696,7 @@ def test_distill_loggers(played):
         log = played.value(f"open('train_{rank}.log').read()")
         assert [numbers(line.partition(" - ")[2]) for line in log.splitlines()] == told
     cores = {line.split()[1] for line in played.lines if line.startswith("core ")}
-    assert cores == {"0"}  # whose logger alone writes into the cell
+    assert cores == {"0"}  # only its logger writes into the cell
     assert played.value("oof.tolist()") == [
         pytest.approx(row, **CLOSE) for row in F.softmax(student(x), 1).tolist()
     ]

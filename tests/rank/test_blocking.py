@@ -20,7 +20,7 @@ def cells_are_not_ours(monkeypatch):
     monkeypatch.setattr(blocking, "_OURS", "/nowhere/")
 
 
-def said(act, every=0.02):
+def detect(act, every=0.02):
     """The calls detected while a thread runs `act`, and the seconds spent in them."""
     found, made, over = set(), threading.Event(), threading.Event()
 
@@ -92,18 +92,18 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_blocking_call_is_named(name):
-    found, seconds = said(CALLS[name])
+    found, seconds = detect(CALLS[name])
     assert found == {name}
     assert seconds > SECONDS / 2
 
 
 def test_aliased_blocking_call_is_named():
-    assert said(sleeps_by_its_own_name)[0] == {"time.sleep"}
+    assert detect(sleeps_by_its_own_name)[0] == {"time.sleep"}
 
 
 def test_blocking_call_in_cell_code_is_named():
     code = compile(f"import time\ntime.sleep(\n    {SECONDS}\n)", "Cell In[1]", "exec")
-    assert said(lambda: exec(code, {}))[0] == {"time.sleep"}
+    assert detect(lambda: exec(code, {}))[0] == {"time.sleep"}
 
 
 def computes(seconds=SECONDS):
@@ -113,7 +113,7 @@ def computes(seconds=SECONDS):
 
 
 def test_computing_thread_is_in_no_blocking_call():
-    assert said(computes) == (set(), 0.0)
+    assert detect(computes) == (set(), 0.0)
 
 
 def test_calls_shorter_than_the_interval_count_proportionally():
@@ -122,14 +122,14 @@ def test_calls_shorter_than_the_interval_count_proportionally():
             time.sleep(0.02)
             computes(0.005)
 
-    found, seconds = said(mostly_sleeps, every=0.03)
+    found, seconds = detect(mostly_sleeps, every=0.03)
     assert found == {"time.sleep"}
     assert seconds > 0.1
 
 
 def test_unresolvable_call_is_not_named():
     made = {"clock": time}
-    assert said(lambda: made["clock"].sleep(SECONDS))[0] == set()
+    assert detect(lambda: made["clock"].sleep(SECONDS))[0] == set()
 
 
 def test_looking_keeps_no_object_alive():
@@ -145,7 +145,7 @@ def test_looking_keeps_no_object_alive():
         del held
         assert gone
 
-    said(act)
+    detect(act)
     assert gone
 
 
@@ -166,7 +166,7 @@ def test_function_returning_during_the_look_is_not_kept_alive(monkeypatch):
         return []
 
     monkeypatch.setattr(blocking, "_names", read)
-    said(act)
+    detect(act)
     assert found[0]
 
 
@@ -180,7 +180,7 @@ def test_looking_does_not_update_the_locals_dict():
         assert "later" not in before
         return later
 
-    assert said(act)[0] == set()
+    assert detect(act)[0] == set()
 
 
 def test_looking_runs_no_user_code():
@@ -197,5 +197,5 @@ def test_looking_runs_no_user_code():
         with pytest.raises(queue.Empty):
             owner.waiting.get(timeout=SECONDS)
 
-    assert said(act)[0] == set()
+    assert detect(act)[0] == set()
     assert len(looked_up) == 1

@@ -189,7 +189,7 @@ def outcomes(notebook, run):
     )
 
 
-def readable(notebook, run):
+def check_readable(notebook, run):
     """Check that every view of a run works."""
     notebook.ok(f"repr({run}), {run}.summary(), str(xla_nb.RunFailed({run}))")
     notebook.ok(f"print(xla_nb.RunFailed({run}))")
@@ -222,7 +222,7 @@ def test_hostile_results_do_not_affect_other_results(hostile, view):
             wrong.append((case, expected, outcome))
     assert wrong == []
     whole = [rank for rank, how in enumerate(RESULTS.values()) if isinstance(how, str)]
-    assert readable(hostile, "taken") == repr(whole)
+    assert check_readable(hostile, "taken") == repr(whole)
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_hostile_exceptions_are_reported_for_their_rank(hostile, view):
         if not outcome or outcome[0] != expected[0] or expected[1] not in outcome[1]
     ]
     assert wrong == []
-    assert readable(hostile, "fallen") == repr([len(RAISED)])
+    assert check_readable(hostile, "fallen") == repr([len(RAISED)])
 
 
 def test_result_that_hangs_in_pickling_can_be_stopped(hostile):

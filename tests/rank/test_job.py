@@ -1,4 +1,4 @@
-"""A job that cannot load its program: what it tells the notebook, before any rank is there."""
+"""The errors of a job that cannot load its program, before any rank starts."""
 
 import pytest
 
@@ -9,8 +9,8 @@ ADVICE = (
 
 @pytest.fixture
 def cells(notebook, tmp_path):
-    """Run cells; the module `local_shut` has a class that takes other arguments than pickle
-    gives it."""
+    """Run cells; the module `local_shut` has a class that does not accept the arguments that
+    pickle passes."""
     (tmp_path / "local_shut.py").write_text(
         "class D(dict):\n"
         "    def __init__(self, a, b): super().__init__(a=a, b=b)\n"
@@ -21,7 +21,7 @@ def cells(notebook, tmp_path):
     notebook.ok("sys.path.pop(0); sys.modules.pop('local_shut', None); None")
 
 
-def test_a_value_that_cannot_be_opened_is_refused_by_its_name(cells):
+def test_value_that_cannot_be_unpickled_is_refused_by_name(cells):
     made = cells.ok("from local_shut import D\nd = D(1, 2)").number
     cells.ok("def use(): return d")
     shown = cells.run("%%xla_spawn -n 2 -o shut\nfine = []\ndef f(rank): return fine, use()")
@@ -32,7 +32,7 @@ def test_a_value_that_cannot_be_opened_is_refused_by_its_name(cells):
     assert not shown.lines
 
 
-def test_a_value_whose_setstate_raises_is_refused_with_the_line_that_raised(cells):
+def test_value_with_failing_setstate_is_refused_with_the_failing_line(cells):
     made = cells.ok(
         "class S:\n    def __getstate__(self): return {'n': 1}\n"
         "    def __setstate__(self, state):\n        raise ValueError('no state')\ns = S()"
@@ -44,7 +44,7 @@ def test_a_value_whose_setstate_raises_is_refused_with_the_line_that_raised(cell
     ) in shown.error
 
 
-def test_an_argument_that_cannot_be_opened_is_refused_by_its_type(cells):
+def test_argument_that_cannot_be_unpickled_is_refused_by_type(cells):
     cells.ok("from local_shut import D")
     shown = cells.run('%%xla_spawn -n 2 --args "(D(1, 2),)"\ndef f(rank, d): return d')
     assert "Cannot open `--args` (local_shut.D) on ranks: TypeError: D" in shown.error

@@ -1,4 +1,4 @@
-"""The job waits for processes that ranks have started, however they have started them."""
+"""The job waits for processes that ranks have started, in whatever way."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ def rank(function):
 """
 
 
-def told(script):
-    """What the script of a job prints."""
+def output_of(script):
+    """The output of a job's script."""
     done = subprocess.run(
         [sys.executable, "-c", JOB.format(script=script)],
         capture_output=True,
@@ -33,12 +33,12 @@ def told(script):
     return done.stdout.strip()
 
 
-def test_without_processes_nothing_is_waited_for():
-    assert told("job._wait_for_others([]); print('ended')") == "ended"
+def test_job_without_other_processes_does_not_wait():
+    assert output_of("job._wait_for_others([]); print('ended')") == "ended"
 
 
-def test_processes_are_waited_for_with_what_they_start():
-    """The shell starts `cat` in a session of its own, whose input ends once it is waited for."""
+def test_job_waits_for_processes_and_their_descendants():
+    """The shell starts `cat` in a new session; its input ends once the job waits for it."""
     script = """
 reader, writer = os.pipe()
 rank(lambda: subprocess.Popen("exec 3<&0; setsid cat <&3 &", shell=True, stdin=reader))
@@ -52,11 +52,12 @@ job._wait_for_one = let_it_end
 job._wait_for_others([])
 print(len(rounds) > 1, linux.children())
 """
-    assert told(script) == "True []"
+    assert output_of(script) == "True []"
 
 
-def test_a_process_on_its_way_out_is_waited_for():
-    """Its first thread has ended, so it has no command any more; the other ends with its input."""
+def test_job_waits_for_an_exiting_process():
+    """Its main thread has ended, so it no longer has a command line; the other thread ends with
+    its input."""
     script = """
 reader, writer = os.pipe()
 ENDING = '''
@@ -77,20 +78,20 @@ job._wait_for_one = let_it_end
 job._wait_for_others([])
 print(linux.children())
 """
-    assert told(script) == "[]"
+    assert output_of(script) == "[]"
 
 
-def test_children_that_were_there_before_are_not_waited_for():
+def test_job_does_not_wait_for_its_earlier_children():
     script = """
 own = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 job._wait_for_others(linux.children())
 print(own.poll())
 own.communicate()
 """
-    assert told(script) == "None"
+    assert output_of(script) == "None"
 
 
-def test_resource_trackers_are_not_waited_for():
+def test_job_does_not_wait_for_resource_trackers():
     script = """
 reader, writer = os.pipe()
 TRACKER = "import sys; sys.stdin.read()  # x.resource_tracker import main"
@@ -99,4 +100,4 @@ job._wait_for_others([])
 print(len(linux.children()))
 os.close(writer)
 """
-    assert told(script) == "1"
+    assert output_of(script) == "1"

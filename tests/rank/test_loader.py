@@ -226,11 +226,11 @@ def test_form_feed_does_not_shift_source_lines():
         ("import string as flag", {"flag"}),
         ("if not flag: flag = True", set()),
         ("held += [2]", set()),
-        ("flag |= False", {"flag"}),  # a bool: the new object may differ between ranks
+        ("flag |= False", {"flag"}),  # a bool cannot change in place
         ("for _ in 'ab': held += [2]", {"_"}),
     ],
 )
-def test_body_reports_the_names_it_binds(text, bound):
+def test_body_reports_certainly_bound_names(text, bound):
     found = set()
     names = {"flag": True, "held": [1], "get_ipython": RankShell}
     loader.run_body(ModuleMap({}, SECOND, body=text), names, found)

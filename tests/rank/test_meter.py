@@ -471,7 +471,7 @@ def test_activity_keeps_its_start_time(metered, xlac):
     assert later.since < later.at
 
 
-def test_compiling_starts_anew_with_each_graph(metered, xlac):
+def test_compiling_restarts_with_each_graph(metered, xlac):
     with metered():
         xlac.counters["UncachedCompile"] = 2
         first = metered.next_sample()

@@ -1,4 +1,4 @@
-"""Values in a few words: results, and variables without reading what is on a device."""
+"""Short texts for results, and for variables without reading from a device."""
 
 import dataclasses
 import sys
@@ -23,16 +23,16 @@ from xla_nb.rank.preview import short_repr
         (None, "None"),
     ],
 )
-def test_tensors_are_told_by_shape_and_dtype(value, text):
+def test_short_repr_shows_tensors_by_shape_and_dtype(value, text):
     assert short_repr(value) == text
 
 
-def test_it_is_short_whatever_the_value_is():
+def test_short_repr_is_short_for_any_value():
     for value in ("x" * 10**6, b"x" * 10**6, list(range(10**6)), 10**999, {"k" * 999: "v" * 999}):
         assert len(short_repr(value)) <= 80
 
 
-def test_a_repr_that_ends_the_process_is_short_repr():
+def test_repr_that_exits_is_replaced():
     class Quits:
         def __repr__(self):
             sys.exit(1)
@@ -40,7 +40,7 @@ def test_a_repr_that_ends_the_process_is_short_repr():
     assert "SystemExit" in short_repr(Quits()) or short_repr(Quits()).startswith("<Quits instance")
 
 
-def test_a_repr_may_compute_with_tensors_on_the_cpu():
+def test_repr_may_compute_with_cpu_tensors():
     class Mean:
         def __repr__(self):
             return f"mean {torch.ones(2).mean().item()}"
@@ -48,7 +48,7 @@ def test_a_repr_may_compute_with_tensors_on_the_cpu():
     assert short_repr(Mean()) == "mean 1.0"
 
 
-def test_a_repr_may_not_compute_with_tensors_on_a_device():
+def test_repr_cannot_compute_with_device_tensors():
     tensor = torch.ones(2, device="meta")
     for look in (tensor.sum, tensor.tolist, lambda: torch.stack([tensor]), lambda: tensor + 1):
         with pytest.raises(module.Unread):
@@ -71,7 +71,7 @@ def test_a_repr_may_not_compute_with_tensors_on_a_device():
         ({"loss": 0.25}, "{'loss': 0.25}"),
     ],
 )
-def test_a_short_repr_is_shown_unchanged(value, preview):
+def test_short_value_is_shown_unchanged(value, preview):
     assert module.preview(value) == preview
 
 
@@ -94,20 +94,20 @@ class Output:
         ),
     ],
 )
-def test_tensors_in_any_result_are_told_by_shape_and_dtype(value, preview):
+def test_tensors_inside_a_result_are_shown_by_shape_and_dtype(value, preview):
     assert module.preview(value) == preview
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_of_many_bytes_the_first_are_shown_and_no_others_looked_at(kind):
+def test_long_bytes_show_only_their_start(kind):
     assert module.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
 
 
-def test_an_array_is_shown_by_shape_and_dtype():
+def test_array_is_shown_by_shape_and_dtype():
     assert module.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 
 
-def test_a_tensor_is_shown_by_shape_and_dtype():
+def test_tensor_is_shown_by_shape_and_dtype():
     assert module.preview(torch.ones(2, 3, dtype=torch.bfloat16)) == "Tensor (2, 3) bfloat16"
 
 
@@ -117,23 +117,23 @@ def test_nested_arrays_are_shown_by_shape_and_dtype():
     assert module.preview(value) == preview
 
 
-def test_a_scalar_array_is_shown_as_its_number():
+def test_scalar_array_is_shown_as_its_number():
     assert module.preview(np.float32(0.5)) == "0.5"
     assert module.preview(np.array(2)) == "array(2)"
 
 
-def test_a_long_string_keeps_both_ends():
+def test_long_string_keeps_both_ends():
     preview = module.preview("a" * 1000 + "z" * 1000)
     assert preview.startswith("'aaa")
     assert preview.endswith("zzz'")
     assert len(preview) <= 80
 
 
-def test_a_long_list_keeps_its_first_items():
+def test_long_list_keeps_its_first_items():
     assert module.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
 
 
-def test_a_preview_has_at_most_80_characters():
+def test_preview_has_at_most_80_characters():
     longest = ["x" * 36, "y" * 36]
     assert module.preview(longest) == repr(longest)
     assert len(repr(longest)) == 80
@@ -141,7 +141,7 @@ def test_a_preview_has_at_most_80_characters():
 
 
 @pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
-def test_a_long_repr_is_cut_at_any_depth(wrap):
+def test_long_repr_is_truncated_at_any_depth(wrap):
     class Long:
         def __repr__(self):
             return "r" * 500
@@ -149,7 +149,7 @@ def test_a_long_repr_is_cut_at_any_depth(wrap):
     assert len(module.preview(wrap(Long()))) <= 80
 
 
-def test_a_multiline_repr_is_shown_on_one_line():
+def test_multiline_repr_is_shown_on_one_line():
     class Lines:
         def __repr__(self):
             return "one\n  two\n"
@@ -157,7 +157,7 @@ def test_a_multiline_repr_is_shown_on_one_line():
     assert module.preview(Lines()) == "one two"
 
 
-def test_a_value_whose_repr_raises_is_named():
+def test_value_with_failing_repr_is_named():
     class Odd:
         def __repr__(self):
             raise ValueError
@@ -165,7 +165,7 @@ def test_a_value_whose_repr_raises_is_named():
     assert "Odd instance" in module.preview(Odd())
 
 
-def test_a_recursive_value_is_shown():
+def test_recursive_value_is_shown():
     value = []
     value.append(value)
     assert len(module.preview(value)) <= 80

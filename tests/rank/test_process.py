@@ -1,4 +1,4 @@
-"""A rank's process: its output and its number."""
+"""A rank's process: its output and its rank number."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ from xla_nb.messages.orders import HostGroup
 from xla_nb.rank import entries, process, program
 from xla_nb.record.files import Record
 
-# ---------------------------------------------------------------- its output
+# ---------------------------------------------------------------- output
 
 
 @pytest.fixture
 def captured(tmp_path):
-    """Run lines in a process as rank 3; returns its two logs, and output that is not in them."""
+    """Run lines in a process as rank 3; returns its two logs and all uncaptured output."""
     record = Record(tmp_path)
 
     def captured(lines):
@@ -65,7 +65,7 @@ def test_earlier_output_is_not_captured(captured):
     assert captured(lines) == ("after\n", "", "beforebefore")
 
 
-def test_output_of_two_processes_is_appended_whole(captured, tmp_path):
+def test_output_of_two_processes_is_appended_in_whole_lines(captured, tmp_path):
     (tmp_path / "rank-3.out").write_text("there before\n")
     lines = """
     capture()
@@ -88,7 +88,7 @@ def test_only_the_owner_can_read_the_logs(captured, tmp_path):
     assert modes == {"rank-3.out": 0o600, "rank-3.err": 0o600}
 
 
-def test_capturing_leaves_no_other_file_open(captured):
+def test_capturing_leaves_no_additional_file_open(captured):
     lines = """
     before = set(os.listdir("/proc/self/fd"))
     capture()
@@ -100,11 +100,11 @@ def test_capturing_leaves_no_other_file_open(captured):
 # ---------------------------------------------------------------- is this a rank?
 
 
-def test_a_process_of_no_run_is_not_a_rank():
+def test_process_outside_a_run_is_not_a_rank():
     assert not entries.is_rank()
 
 
-def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
+def test_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
     monkeypatch.setattr(entries._here, "magic", None)
     entries.refuse_launches("%%xla_spawn")
     entries.allow_launches()
@@ -114,7 +114,7 @@ def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-# ---------------------------------------------------------------- its number
+# ---------------------------------------------------------------- rank numbers
 
 
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
@@ -175,20 +175,20 @@ def logs(tmp_path):
     return logs
 
 
-def test_a_rank_with_the_expected_number_logs_to_one_file(logs):
+def test_rank_with_the_expected_number_logs_to_one_file(logs):
     assert logs(4, 4, 4) == {"rank-4": "joins\nis 4\n"}
 
 
-@pytest.mark.parametrize("index", [5, 2], ids=["of the same host", "of another host"])
-def test_a_renumbered_rank_logs_under_its_new_number(logs, index):
+@pytest.mark.parametrize("index", [5, 2], ids=["same host", "another host"])
+def test_renumbered_rank_logs_under_its_new_number(logs, index):
     assert logs(4, 4, index) == {"rank-4": "joins\n", f"rank-{index}": f"is {index}\n"}
 
 
-def test_ranks_that_share_a_process_share_its_log(logs):
+def test_ranks_sharing_a_process_share_its_log(logs):
     assert logs(4, 2, 5) == {"rank-4": "joins\nis 5\n"}
 
 
-def test_a_rank_whose_thread_begins_once_the_run_is_stopped_does_not_call_the_entry():
+def test_rank_thread_starting_after_a_stop_does_not_call_the_entry():
     loaded = program.Loaded(None, None, {}, None, stopping=True)
     with pytest.raises(KeyboardInterrupt):
         program.OnRank(loaded, 0, None, None, None, None)._returned()

@@ -1,4 +1,4 @@
-"""docs/replaced.md has all that a rank finds replaced in other libraries."""
+"""docs/replaced.md lists every name that ranks replace in other libraries."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 PAGE = Path(__file__).parents[2] / "docs" / "replaced.md"
 NAME = re.compile(r"`([\w.]+)`")
-#: What a process keeps of itself, and modules that import the names of others.
+#: Objects of the process itself, and modules that import names from others.
 NOT_ITS_OWN = ("multiprocessing.process._current_process", "ipywidgets.", "xla_nb_cell_")
 
 REPLACED = """\
@@ -61,7 +61,7 @@ def documented():
 
 
 def replaced(notebook):
-    """The names under which each thing is found."""
+    """The names of each replaced object."""
     notebook.ok(REPLACED.replace("OURS", repr(str(Path(xla_nb.__file__).parent))))
     places = ast.literal_eval(notebook.ok("print(replaced_names[0])").stdout)
     old = {old.spelling.replace("xm.", "torch_xla.core.xla_model.") for old in OLD}
@@ -70,16 +70,16 @@ def replaced(notebook):
     return [one for one in kept if one and not one & old]
 
 
-def test_the_page_of_replaced_names_has_what_a_rank_finds_and_nothing_else(notebook):
+def test_docs_list_exactly_the_names_replaced_on_ranks(notebook):
     told, found = documented(), replaced(notebook)
-    # A class is told by its own name, and what is said of a function goes for those like it.
-    assert [one for one in found if not any(known(name, told) for name in one)] == []
-    assert [name for name in told if not any(is_of(name, one) for one in found)] == []
+    # A class is listed by its own name, and a listed function covers its aliases.
+    assert [one for one in found if not any(is_documented(name, told) for name in one)] == []
+    assert [name for name in told if not any(is_alias_or_member(name, one) for one in found)] == []
 
 
-def known(name, told):
+def is_documented(name, told):
     return name in told or name.rpartition(".")[0] in told
 
 
-def is_of(name, places):
+def is_alias_or_member(name, places):
     return any(place == name or place.startswith(f"{name}.") for place in places)

@@ -1,4 +1,4 @@
-"""Shared memory by name on ranks, which are no descendants of the notebook's process."""
+"""Named shared memory on ranks, which are not descendants of the notebook process."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ BEGIN = (
 
 
 def run(*lines):
-    """What a process with these lines, and its resource tracker, write to stderr."""
+    """The stderr output of a process with these lines and of its resource tracker."""
     script = BEGIN + "\n".join(lines)
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -35,13 +35,13 @@ def exists(name):
 
 
 @pytest.mark.parametrize("attach", ["SharedMemory({!r})", "SharedMemory(name={!r}, create=False)"])
-def test_a_segment_that_a_process_attaches_to_outlives_it(segment, attach):
+def test_attached_segment_outlives_the_process(segment, attach):
     assert run(f"block = {attach.format(segment.name)}", "block.buf[0] = 5") == ""
     assert exists(segment.name)
     assert segment.buf[0] == 5
 
 
-def test_it_does_so_where_a_spawned_process_of_that_one_attaches(segment, tmp_path):
+def test_segment_attached_by_a_spawned_process_outlives_it(segment, tmp_path):
     script = tmp_path / "module.py"
     script.write_text(
         "from multiprocessing import get_context, shared_memory\n"
@@ -64,7 +64,7 @@ def test_it_does_so_where_a_spawned_process_of_that_one_attaches(segment, tmp_pa
     assert exists(segment.name)
 
 
-def test_one_that_a_process_attaches_to_can_be_unlinked_there():
+def test_process_can_unlink_an_attached_segment():
     memory = shared_memory.SharedMemory(create=True, size=80)
     assert run(f"SharedMemory({memory.name!r}).unlink()") == ""
     assert not exists(memory.name)
@@ -72,7 +72,7 @@ def test_one_that_a_process_attaches_to_can_be_unlinked_there():
     shared_memory.resource_tracker.unregister(memory._name, "shared_memory")
 
 
-def test_one_that_it_makes_is_unlinked_at_its_end(tmp_path):
+def test_created_segment_is_unlinked_when_the_process_ends(tmp_path):
     name = tmp_path / "name"
     told = run(
         f"block = SharedMemory(create=True, size=8); open({str(name)!r}, 'w').write(block.name)"
@@ -81,5 +81,5 @@ def test_one_that_it_makes_is_unlinked_at_its_end(tmp_path):
     assert not exists(name.read_text())
 
 
-def test_one_that_it_makes_and_unlinks_is_no_longer_tracked():
+def test_created_and_unlinked_segment_is_no_longer_tracked():
     assert run("SharedMemory(None, True, 8).unlink()") == ""

@@ -1,4 +1,4 @@
-"""`get_ipython()` on a rank: commands and magics that work, and those refused."""
+"""`get_ipython()` on a rank: supported and refused commands and magics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(source: str, **names: object) -> dict[str, object]:
     return scope
 
 
-def test_a_command_writes_to_the_ranks_stdout_and_stderr(capfd):
+def test_command_writes_to_stdout_and_stderr_of_the_rank(capfd):
     scope = run("get_ipython().system('echo out; echo err >&2; exit 3')")
     assert capfd.readouterr() == ("out\n", "err\n")
     assert scope["_exit_code"] == 3
@@ -79,7 +79,7 @@ def test_env_sets_and_returns_variables(monkeypatch, capsys):
     assert "env: XLA_NB_A=new 1" in capsys.readouterr().out
 
 
-def test_cd_and_pwd(tmp_path, monkeypatch):
+def test_cd_changes_and_pwd_returns_the_directory(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     scope = run(f"{line_magic('cd', str(tmp_path))}\nx = {line_magic('pwd')}")
     assert Path(str(scope["x"])) == tmp_path == Path.cwd()
@@ -92,6 +92,6 @@ def test_notebook_magics_do_nothing_on_ranks():
 @pytest.mark.parametrize(
     "source", [line_magic("timeit", "x"), "get_ipython().run_cell_magic('bash', '', '')"]
 )
-def test_an_unsupported_magic_raises_on_ranks(source):
+def test_unsupported_magic_raises_on_ranks(source):
     with pytest.raises(UsageError, match=r"^%\S+ does not work on ranks; "):
         run(source)

@@ -24,7 +24,7 @@ from xla_nb.rank.variables import Variable, describe, names_of
 from xla_nb.runtimes import torchax
 
 
-def one(value, **options):
+def description(value, **options):
     (variable,) = describe({"it": value}, ["it"], **options)
     return variable
 
@@ -46,7 +46,7 @@ def test_description_survives_json():
 
 
 def test_tensor_description_has_shape_dtype_device_and_bytes():
-    told = one(torch.zeros(4, 3, dtype=torch.bfloat16))
+    told = description(torch.zeros(4, 3, dtype=torch.bfloat16))
     assert (told.type, told.shape, told.dtype, told.device, told.nbytes) == (
         "Tensor",
         (4, 3),
@@ -58,14 +58,14 @@ def test_tensor_description_has_shape_dtype_device_and_bytes():
 
 
 def test_single_number_is_shown_by_value():
-    assert one(torch.tensor(2.5)).text == "2.5"
-    assert one(np.float32(2.5)).text == "2.5"
-    assert one(0.1).text == "0.1"
+    assert description(torch.tensor(2.5)).text == "2.5"
+    assert description(np.float32(2.5)).text == "2.5"
+    assert description(0.1).text == "0.1"
 
 
 def test_shared_tensors_are_counted_once():
     weight = torch.zeros(10)
-    assert one([weight, weight, torch.zeros(2)]).nbytes == 48
+    assert description([weight, weight, torch.zeros(2)]).nbytes == 48
 
 
 def test_describing_runs_no_property_and_limits_repr_time(monkeypatch):
@@ -84,7 +84,7 @@ def test_describing_runs_no_property_and_limits_repr_time(monkeypatch):
             over.wait()
             return "slow"
 
-    told = one(Slow())
+    told = description(Slow())
     over.set()
     assert told.text == "<Slow: its repr() took longer than 0.05 s>"
     assert [leaf.state for leaf in told.leaves] == ["known"]
@@ -125,7 +125,7 @@ def test_description_of_a_thousand_names_is_small():
 
 def test_only_first_parts_are_compared_and_the_limit_is_stated(monkeypatch):
     monkeypatch.setattr(variables, "MOST", 3)
-    leaves = one([torch.zeros(1) for _ in range(10)]).leaves
+    leaves = description([torch.zeros(1) for _ in range(10)]).leaves
     assert [leaf.path for leaf in leaves] == ["", "[0]", "[1]", "…"]
     assert (leaves[-1].state, leaves[-1].why) == ("opaque", "only the first 3 parts are compared")
 
@@ -141,7 +141,7 @@ def test_only_first_parts_are_compared_and_the_limit_is_stated(monkeypatch):
     ],
 )
 def test_incomparable_values_are_opaque_with_a_reason(make):
-    (leaf,) = one(make()).leaves
+    (leaf,) = description(make()).leaves
     assert leaf.state == "opaque"
     assert leaf.why
 
@@ -152,7 +152,7 @@ def test_tensor_subclass_with_custom_dispatch_is_not_compared():
         def __torch_dispatch__(cls, call, kinds, args=(), kwargs=None):
             raise AssertionError("the user's code was run")
 
-    (leaf,) = one(torch.Tensor._make_subclass(Wrapper, torch.zeros(2))).leaves
+    (leaf,) = description(torch.Tensor._make_subclass(Wrapper, torch.zeros(2))).leaves
     assert leaf.why == f"values of type {Wrapper.__qualname__} cannot be compared"
 
 
@@ -160,11 +160,11 @@ def test_tensor_subclass_with_custom_dispatch_is_not_compared():
 
 
 def paths(value):
-    return [leaf.path for leaf in one(value).leaves if leaf.norm is not None]
+    return [leaf.path for leaf in description(value).leaves if leaf.norm is not None]
 
 
-def told(value):
-    return [(leaf.path, leaf.kind, leaf.digest, leaf.state) for leaf in one(value).leaves]
+def leaf_values(value):
+    return [(leaf.path, leaf.kind, leaf.digest, leaf.state) for leaf in description(value).leaves]
 
 
 def test_tensors_arrays_and_numbers_are_one_leaf():
@@ -180,7 +180,7 @@ def test_model_has_a_leaf_per_parameter_and_buffer():
         ".1.running_mean",
         ".1.running_var",
     ]
-    assert told(nn.Linear(1, 1)) != told(nn.Linear(1, 1).eval())
+    assert leaf_values(nn.Linear(1, 1)) != leaf_values(nn.Linear(1, 1).eval())
 
 
 def test_optimizer_has_leaves_per_group_and_parameter_number():
@@ -231,8 +231,8 @@ class Settings:
     ],
 )
 def test_equal_values_have_equal_leaves(one, equal, other):
-    assert told(one) == told(equal)
-    assert told(one) != told(other)
+    assert leaf_values(one) == leaf_values(equal)
+    assert leaf_values(one) != leaf_values(other)
 
 
 def test_objects_with_hidden_state_are_not_compared():
@@ -241,7 +241,7 @@ def test_objects_with_hidden_state_are_not_compared():
 
     values = (i for i in "ab"), threading.Lock(), Counter("ab"), {1, torch.ones(1)}, {object(): 1}
     for value in (*values, torch.Generator()):
-        (leaf,) = one(value).leaves
+        (leaf,) = description(value).leaves
         assert (leaf.state, "cannot be compared" in leaf.why) == ("opaque", True)
 
 
@@ -249,9 +249,9 @@ def test_objects_of_installed_packages_are_compared_only_if_subclassed():
     class Own(PluginManager):
         pass
 
-    (leaf,) = one(PluginManager("it")).leaves
+    (leaf,) = description(PluginManager("it")).leaves
     assert leaf.why == "values of type PluginManager cannot be compared"
-    assert len(one(Own("it")).leaves) > 1
+    assert len(description(Own("it")).leaves) > 1
 
 
 def test_only_pure_python_classes_have_attributes_only():
@@ -272,14 +272,14 @@ def test_self_referencing_values_terminate():
     assert paths(row) == ["[0]"]
     twice = ["a"]
     twice += [twice, twice]
-    assert one(twice).leaves[0].state == "known"
+    assert description(twice).leaves[0].state == "known"
 
 
 # ---------------------------------------------------------------- elements
 
 
 def digest(array):
-    (leaf,) = one(array).leaves
+    (leaf,) = description(array).leaves
     return leaf.digest, leaf.nans, leaf.norm
 
 
@@ -326,7 +326,7 @@ def test_digest_ignores_sign_of_zero_and_byte_order():
 
 def test_reading_a_gigabyte_stops_at_the_time_limit():
     gigabyte = torch.zeros(1, dtype=torch.int8).expand(1 << 30)  # without allocating it
-    assert one(gigabyte, each_within=0.05).leaves[0].state == "late"
+    assert description(gigabyte, each_within=0.05).leaves[0].state == "late"
 
 
 # ---------------------------------------------------------------- with torch_xla
