@@ -1,4 +1,4 @@
-"""`%%xla` in a real kernel: ranks that live on between cells."""
+"""`%%xla` in a real kernel: ranks that stay alive between cells."""
 
 import os
 import re
@@ -10,27 +10,27 @@ from tests.support.shown import words
 
 @pytest.fixture(scope="module")
 def live(kernel):
-    """A kernel with two live ranks, which end with the module."""
+    """A kernel with two live ranks, which are shut down after the module."""
     kernel.ok("%xla_start -n 2")
     yield kernel
     kernel.ok("%xla_shutdown")
 
 
 def results(live, body, line=""):
-    """What a `%%xla` cell with this body gives, as the notebook shows it."""
+    """Run a `%%xla` cell with this body; return the repr of its results."""
     live.ok(f"%%xla {line} -o got_\n{body}")
     return live.value("dict(got_.results)")
 
 
-# ---------------------------------------------------------------- what lives on
+# ---------------------------------------------------------------- state across cells
 
 
-def test_a_name_that_a_cell_binds_is_there_in_the_next(live):
+def test_names_bound_by_a_cell_are_available_in_the_next(live):
     live.ok("%%xla\nkept = rank + 1")
     assert results(live, "kept * 10") == "{0: 10, 1: 20}"
 
 
-def test_a_cell_without_a_result_has_none_and_no_file_of_it(live):
+def test_a_cell_without_a_result_returns_none_and_writes_no_result_file(live):
     live.ok("%%xla -o nothing\nquiet = rank")
     assert live.value("dict(nothing.results)") == "{0: None, 1: None}"
     assert live.value("list(nothing.record.path.glob('*.result'))") == "[]"
@@ -38,7 +38,7 @@ def test_a_cell_without_a_result_has_none_and_no_file_of_it(live):
     assert live.value("dict(again.results)") == "{0: None, 1: None}"
 
 
-def test_the_ranks_own_run_has_what_they_printed_and_reported_in_all_cells(live):
+def test_the_ranks_run_collects_output_and_figures_of_all_cells(live):
     live.ok("%%xla -o first_of_two\nimport xla_nb\nprint('one', rank); xla_nb.report(of_two=rank)")
     live.ok("%%xla\nprint('two', rank); xla_nb.report(of_two=rank + 10)")
     live.ok("whole_run = xla_nb.open_run(first_of_two.record.path.parent.parent)")
@@ -46,20 +46,20 @@ def test_the_ranks_own_run_has_what_they_printed_and_reported_in_all_cells(live)
     assert live.value("whole_run.output(1).split('one')[-1]") == repr(" 1\ntwo 1\n")
 
 
-def test_a_result_whose_file_is_gone_is_told_and_not_none(live):
+def test_reading_a_result_whose_file_is_missing_raises(live):
     live.ok("%%xla -o lost_file\nclass Shy:\n    def __repr__(self): return 'None'\nShy()")
     live.ok("lost_file.record.result(1).unlink()")
     assert "Rank 1's result is gone" in live.run("lost_file[1]").error
 
 
-def test_a_number_that_a_cell_adds_to_is_bound_on_each_rank(live):
+def test_augmented_assignment_binds_a_notebook_number_on_each_rank(live):
     live.ok("added_to = 5")
     live.ok("%%xla\nadded_to += rank")
     assert results(live, "added_to") == "{0: 5, 1: 6}"
 
 
-def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
-    """Those of which their panel draws lanes, over all cells."""
+def test_samples_of_the_ranks_run_add_up_data_waits_of_all_cells(live):
+    """The panel of the ranks draws its lanes from these samples."""
     live.ok(
         "%%xla\nimport time, xla_nb\n"
         "def slow(): return map(time.sleep, [0.5] * 4)\n"
@@ -72,29 +72,31 @@ def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
         f"while {newest}.items < 8 and time.time() < end: time.sleep(0.1)\nseen_ = {newest}"
     )
     assert live.value("seen_.items") == "8"
-    assert 2.5 < float(live.value("seen_.data_waited")) < 4.5  # of each first item nothing
+    assert (
+        2.5 < float(live.value("seen_.data_waited")) < 4.5
+    )  # the first item of each loop does not count
 
 
-def test_the_processes_are_the_same_over_cells(live):
+def test_ranks_keep_their_processes_between_cells(live):
     pids = results(live, "import os\nos.getpid()")
     assert results(live, "os.getpid()") == pids
 
 
-def test_what_a_cell_reads_and_has_not_bound_is_the_notebooks(live):
+def test_a_cell_reads_names_it_has_not_bound_from_the_notebook(live):
     live.ok("of_notebook = 5")
     assert results(live, "of_notebook + rank") == "{0: 5, 1: 6}"
     live.ok("of_notebook = 50")
     assert results(live, "of_notebook + rank") == "{0: 50, 1: 51}"
 
 
-def test_a_function_edited_in_the_notebook_is_the_new_one_on_the_ranks(live):
+def test_ranks_use_the_edited_version_of_a_notebook_function(live):
     live.ok("def inner(): return 'old'\ndef outer(): return inner()")
     assert results(live, "outer()") == "{0: 'old', 1: 'old'}"
     live.ok("def inner(): return 'new'")
     assert results(live, "outer()") == "{0: 'new', 1: 'new'}"
 
 
-def test_what_ranks_did_to_a_value_stays_while_the_notebooks_is_as_it_was(live):
+def test_ranks_keep_changes_to_a_value_until_it_changes_in_the_notebook(live):
     live.ok("seen = []")
     live.ok("%%xla\nseen.append(rank)")
     assert results(live, "seen.append(rank) or seen") == "{0: [0, 0], 1: [1, 1]}"
@@ -102,7 +104,7 @@ def test_what_ranks_did_to_a_value_stays_while_the_notebooks_is_as_it_was(live):
     assert results(live, "seen") == "{0: ['new'], 1: ['new']}"
 
 
-def test_instances_on_ranks_are_of_the_class_that_the_notebook_still_has(live):
+def test_instances_on_ranks_follow_changes_to_the_notebooks_class(live):
     live.ok("class Held:\n    def says(self): return 'held'\nheld_one = Held()")
     live.ok("%%xla\nmine = Held()")
     assert (
@@ -112,7 +114,7 @@ def test_instances_on_ranks_are_of_the_class_that_the_notebook_still_has(live):
     assert results(live, "mine.says()") == "{0: 'patched', 1: 'patched'}"
 
 
-def test_a_result_of_a_class_that_ranks_have_defined_is_of_that_class_again(live):
+def test_results_sent_back_to_ranks_keep_the_class_that_ranks_defined(live):
     live.ok("%%xla -o of_ranks\nclass Theirs:\n    class Part: size = 1\nTheirs(), Theirs.Part()")
     live.ok("whole, part = of_ranks[0]")
     told = results(
@@ -123,7 +125,7 @@ def test_a_result_of_a_class_that_ranks_have_defined_is_of_that_class_again(live
     assert live.value("fresh[0]") == "('Theirs', 1)"
 
 
-def test_the_only_instance_of_a_decorator_is_the_notebooks_also_later(live, tmp_path):
+def test_a_singleton_made_by_a_decorator_keeps_following_the_notebook(live, tmp_path):
     (tmp_path / "onlymod.py").write_text(
         "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
         "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
@@ -140,13 +142,13 @@ def test_the_only_instance_of_a_decorator_is_the_notebooks_also_later(live, tmp_
     assert told == "{0: (7, True), 1: (7, True)}"
 
 
-def test_what_a_cell_of_some_ranks_brings_is_there_on_all(live):
+def test_values_sent_for_a_cell_on_some_ranks_reach_all_ranks(live):
     live.ok("brought = {'a': 1}")
     live.ok("%%xla 0\nbrought['b'] = 2")
     assert results(live, "brought") == "{0: {'a': 1, 'b': 2}, 1: {'a': 1}}"
 
 
-def test_a_busy_rank_gets_what_others_were_brought_once_it_is_free(live):
+def test_a_busy_rank_receives_values_sent_to_others_once_it_is_free(live):
     live.ok("%%xla 1 --bg -o busy_\nimport time\ntime.sleep(600)")
     live.ok("late = [1]")
     for _ in range(3):
@@ -155,7 +157,7 @@ def test_a_busy_rank_gets_what_others_were_brought_once_it_is_free(live):
     assert results(live, "late") == "{0: [1, 2, 2, 2], 1: [1]}"
 
 
-def test_what_a_busy_rank_binds_is_not_replaced_by_what_others_were_brought(live, tmp_path):
+def test_values_sent_to_other_ranks_do_not_replace_names_bound_by_a_busy_rank(live, tmp_path):
     live.ok(f"ours, done = 'notebook', {str(tmp_path / 'done')!r}")
     waits = "while not os.path.exists(done): time.sleep(0.01)"
     live.ok(f"%%xla 0 --bg -o slow_\nimport os, time\n{waits}\nours = 'rank 0'")
@@ -164,7 +166,7 @@ def test_what_a_busy_rank_binds_is_not_replaced_by_what_others_were_brought(live
     assert results(live, "ours", "0") == "{0: 'rank 0'}"
 
 
-def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
+def test_a_value_that_ranks_cannot_unpickle_fails_the_cell_and_is_re_sent(live):
     live.ok(
         "class Odd:\n"
         "    broken = True\n"
@@ -178,7 +180,7 @@ def test_a_value_that_ranks_cannot_open_fails_the_cell_and_is_sent_again(live):
     assert results(live, "odd.broken") == "{0: False, 1: False}"
 
 
-def test_a_cell_may_bind_any_number_of_names_of_any_kind(live):
+def test_a_cell_can_bind_any_number_of_names_of_any_form(live):
     live.ok(
         "%%xla\nmany = {f'some_longer_name_{n}': n for n in range(20_000)}\n"
         "globals().update(many, **{chr(0xD800): 1, 'a b': 2, 'long' * 100_000: 3})"
@@ -188,7 +190,7 @@ def test_a_cell_may_bind_any_number_of_names_of_any_kind(live):
     assert "some_longer_name_5' is not defined" in live.run("%%xla\nsome_longer_name_5").error
 
 
-def test_a_name_bound_on_both_sides_is_the_ranks(live):
+def test_a_name_bound_in_the_notebook_and_on_ranks_belongs_to_the_ranks(live):
     live.ok("both = 'notebook'")
     live.ok("%%xla\nboth = 'ranks'")
     assert "`both` is the ranks'" in str(live.ok("%%xla\nboth").data)
@@ -198,21 +200,21 @@ def test_a_name_bound_on_both_sides_is_the_ranks(live):
     assert live.value("both") == "'notebook'"
 
 
-def test_a_name_of_both_sides_is_told_in_the_first_cell_also_after_it_was_pulled(live):
+def test_a_name_bound_on_both_sides_is_reported_in_the_first_cell_even_after_a_pull(live):
     live.ok("pulled = 'notebook'")
     live.ok("%%xla\npulled = 'ranks'")
     assert live.ok("xla_nb.ranks()['pulled']").stdout == ""
     assert "`pulled` is the ranks'" in str(live.ok("%%xla\npulled").data)
 
 
-def test_a_push_says_what_was_sent_again_with_it(live):
+def test_push_reports_values_re_sent_with_its_arguments(live):
     live.ok("sent_with = [1]")
     live.ok("%%xla\nsent_with.append(rank)")
     told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
     assert "replaced the ranks' `sent_with` with the notebook's: shared with the arguments" in told
 
 
-def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
+def test_names_imported_from_an_own_module_refer_to_the_ranks_objects(live, tmp_path):
     (tmp_path / "with_state.py").write_text(
         "import torch\nnet, seen = torch.nn.Linear(1, 1), []\n"
         "def look():\n    seen.append(1)\n    net.weight.data.fill_(7)\n"
@@ -230,7 +232,7 @@ def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
     )
 
 
-def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(live):
+def test_objects_that_share_data_with_a_replaced_value_are_reported_once(live):
     live.ok("import torch\nnet = torch.nn.Linear(1, 1)\nsettings = {'lr': 0.1}")
     live.ok(
         "%%xla\nof_net = torch.optim.SGD(net.parameters(), settings['lr'])\n"
@@ -244,7 +246,7 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
-def test_of_several_former_values_only_those_that_a_name_shares_something_with_are_told(live):
+def test_objects_are_reported_with_the_replaced_value_they_share_data_with(live):
     live.ok("import numpy as np\nbig_, few_ = np.zeros(100), [0]")
     live.ok("%%xla\nof_big_, of_few_ = big_, few_")
     live.ok("big_[0] = 1; few_.append(1)")
@@ -253,7 +255,7 @@ def test_of_several_former_values_only_those_that_a_name_shares_something_with_a
     assert "`of_few_` shares data with the old `few_`, which" in told
 
 
-def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
+def test_values_that_the_notebook_wraps_or_keeps_are_not_reported_as_replaced(live):
     live.ok("import torch\nwrapped, first = torch.nn.Linear(1, 1), [1]")
     live.ok("%%xla\nof_wrapped = [wrapped.weight, first]")
     live.ok("wrapped = torch.nn.Sequential(wrapped); kept_first, first = first, [2]")
@@ -264,7 +266,7 @@ def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
     assert "shares data with the old" not in str(shown.data)
 
 
-def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_told(live):
+def test_objects_sharing_only_process_state_with_a_replaced_value_are_not_reported(live):
     live.ok("class Loads:\n    def __init__(self): self.data = []\nloads = Loads()")
     live.ok(
         "%%xla 0\nimport multiprocessing, threading, warnings\nwarnings.warn('here')\n"
@@ -280,7 +282,7 @@ def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_tol
     assert told.count("shares data with the old") == 1
 
 
-def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
+def test_a_logger_configured_after_the_ranks_started_works_on_ranks(live):
     live.ok(
         "import logging, sys\nset_up = logging.getLogger('set_up')\nset_up.setLevel('INFO')\n"
         "set_up.propagate = False\nset_up.addHandler(logging.StreamHandler(sys.stdout))"
@@ -290,7 +292,7 @@ def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
         assert results(live, "len(set_up.handlers)", "0") == "{0: 1}"
 
 
-def test_handlers_that_a_logger_has_in_the_notebook_later_are_the_ranks_too(live, tmp_path):
+def test_later_changes_to_logging_handlers_reach_the_ranks(live, tmp_path):
     live.ok(
         "import logging, sys\nlater = logging.getLogger('later')\nlater.propagate = False\n"
         "to_out = logging.StreamHandler(sys.stdout)\nlater.addHandler(to_out)"
@@ -307,7 +309,7 @@ def test_handlers_that_a_logger_has_in_the_notebook_later_are_the_ranks_too(live
     assert results(live, "len(later.handlers)", "0") == "{0: 1}"
 
 
-def test_a_progress_bar_of_the_notebook_is_sent_and_one_of_widgets_refused_by_its_name(live):
+def test_a_tqdm_bar_is_sent_to_ranks_and_a_widget_bar_is_refused_by_name(live):
     pytest.importorskip("ipywidgets")
     live.ok("import tqdm, tqdm.notebook\nbar_here = tqdm.tqdm(total=3)")
     live.ok("def up():\n    bar_here.update(1)\n    return bar_here.n")
@@ -319,7 +321,7 @@ def test_a_progress_bar_of_the_notebook_is_sent_and_one_of_widgets_refused_by_it
     live.ok("bar_here[0].close()\ndel bar_here, up")
 
 
-def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
+def test_values_wrapped_by_torch_itself_are_not_reported(live):
     live.ok(
         "import torch\nby_adam_ = [torch.nn.Parameter(torch.ones(1))]\n"
         "by_adam = torch.optim.Adam(by_adam_)\n"
@@ -329,13 +331,13 @@ def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
     assert "was wrapped" not in str(shown.data)
 
 
-def test_what_both_sides_have_imported_is_there_on_all_ranks(live):
+def test_a_module_imported_in_the_notebook_and_on_one_rank_is_available_on_all(live):
     live.ok("import fractions as on_both")
     live.ok("%%xla 1\nimport fractions as on_both")
     assert results(live, "on_both.Fraction(1, 2).denominator") == "{0: 2, 1: 2}"
 
 
-def test_what_both_sides_have_imported_is_not_told(live):
+def test_a_name_that_both_sides_import_alike_is_not_reported(live):
     live.ok(
         "import colorsys as once, string as twice\nfrom textwrap import dedent, indent as other"
     )
@@ -348,7 +350,7 @@ def test_what_both_sides_have_imported_is_not_told(live):
     assert "`other` is the ranks'" in told
 
 
-def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):
+def test_a_name_bound_on_some_ranks_is_undefined_on_the_others(live):
     live.ok("lonely = 'notebook'")
     live.ok("%%xla\nlonely")
     live.ok("%%xla 0\nlonely = 'rank 0'")
@@ -359,14 +361,14 @@ def test_a_name_that_some_ranks_bind_is_not_the_notebooks_on_others(live):
     assert results(live, "lonely") == "{0: 'notebook', 1: 'notebook'}"
 
 
-def test_a_name_that_ranks_delete_is_the_notebooks_again(live):
+def test_a_name_that_ranks_delete_refers_to_the_notebook_again(live):
     live.ok("again = 'notebook'")
     live.ok("%%xla\nagain = 'ranks'")
     live.ok("%%xla\ndel again")
     assert results(live, "again") == "{0: 'notebook', 1: 'notebook'}"
 
 
-def test_a_name_that_a_cell_binds_to_what_it_has_already_is_the_ranks(live):
+def test_a_name_rebound_to_its_current_value_belongs_to_the_ranks(live):
     live.ok("flag, step, net = True, 3, [0]")
     live.ok("%%xla\nflag, step, net")
     live.ok("%%xla\nflag = True\nfor step in range(4): pass\nnet = net")
@@ -376,49 +378,49 @@ def test_a_name_that_a_cell_binds_to_what_it_has_already_is_the_ranks(live):
     assert told.count("is the ranks'") == 3
 
 
-def test_a_name_that_a_cell_might_have_bound_and_did_not_is_the_notebooks(live):
+def test_a_skipped_or_in_place_assignment_leaves_a_name_to_the_notebook(live):
     live.ok("chosen, counted = 1, [1]")
     live.ok("%%xla\nif chosen is None: chosen = 1\ncounted += [2]")
     live.ok("chosen, counted = 2, [3]")
     assert results(live, "chosen, counted") == "{0: (2, [3]), 1: (2, [3])}"
 
 
-def test_a_name_that_is_pushed_as_ranks_have_it_is_the_ranks(live):
+def test_a_name_pushed_with_its_current_value_belongs_to_the_ranks(live):
     live.ok("pushed = True")
     live.ok("%%xla\npushed")
     live.ok("xla_nb.ranks().push(pushed=True)\npushed = False")
     assert results(live, "pushed") == "{0: True, 1: True}"
 
 
-def test_a_name_of_the_notebooks_that_ranks_delete_is_there_in_the_next_cell(live):
+def test_a_notebook_name_that_ranks_delete_is_available_in_the_next_cell(live):
     live.ok("brief = [1]")
     live.ok("%%xla\nbrief.append(2)\ndel brief")
     assert results(live, "brief") == "{0: [1], 1: [1]}"
 
 
-def test_a_cell_prints_under_the_numbers_of_its_ranks(live):
+def test_output_lines_are_prefixed_with_rank_numbers(live):
     assert sorted(live.ok("%%xla\nprint('I am', rank)").lines) == ["[0] I am 0", "[1] I am 1"]
 
 
-def test_a_cell_may_run_on_some_of_the_ranks(live):
+def test_a_cell_can_run_on_some_ranks(live):
     assert results(live, "rank", "1") == "{1: 1}"
     assert results(live, "rank", "0-1") == "{0: 0, 1: 1}"
     assert "There is no rank 7, only ranks 0, 1" in live.run("%%xla 0,7\nrank").error
 
 
-def test_a_cell_may_run_a_coroutine_but_not_await_at_its_top_level(live):
+def test_a_cell_can_run_a_coroutine_but_not_await_at_top_level(live):
     assert results(live, "import asyncio\nasyncio.run(asyncio.sleep(0, rank))") == "{0: 0, 1: 1}"
     refused = live.run("%%xla\nawait asyncio.sleep(0, rank)").error
     assert "line 2: 'await' outside function. Correct the line. Nothing was run." in refused
 
 
-def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):
+def test_changing_directory_in_a_cell_affects_only_the_ranks(live):
     live.ok("%%xla\nimport os\n%cd /")
     assert results(live, "os.getcwd()") == "{0: '/', 1: '/'}"
     assert live.value("__import__('os').getcwd() == '/'") == "False"
 
 
-def test_commands_are_given_what_the_notebook_holds(live):
+def test_shell_commands_expand_notebook_variables(live):
     live.ok("folder, part = 'data', 3\ndef says():\n    !echo {folder}/{part}")
     home = os.environ["HOME"]
     shown = live.ok("%%xla\n!echo {folder}-$part\n!echo $HOME").lines
@@ -428,7 +430,7 @@ def test_commands_are_given_what_the_notebook_holds(live):
     assert results(live, "shown = !echo {part}\nshown") == "{0: ['4'], 1: ['4']}"
 
 
-def test_a_cell_leaves_the_notebooks_random_generators_as_they_are(live):
+def test_a_cell_leaves_the_notebooks_random_generators_unchanged(live):
     live.ok("import random, numpy, torch\nbefore = random.getstate()")
     live.ok("numpys, torchs = numpy.random.get_state()[1].copy(), torch.get_rng_state()")
     live.ok("%%xla\nimport random, torch\nrandom.random(), torch.rand(1)")
@@ -436,13 +438,13 @@ def test_a_cell_leaves_the_notebooks_random_generators_as_they_are(live):
     assert live.value(f"bool(before == random.getstate() and {same})") == "True"
 
 
-def test_below_time_a_cell_runs_as_well(live):
+def test_a_cell_can_run_below_the_time_magic(live):
     shown = live.ok("%%time\n%%xla\nprint('timed')")
     assert "[0] timed" in shown.lines
     assert "Wall time" in shown.stdout
 
 
-def test_a_cell_tells_what_it_has_compiled_itself(live):
+def test_a_cell_reports_only_its_own_compilations(live):
     step = "%%xla\nimport torch, torch_xla\n(torch.ones(7).to(device) * 3 - 1).cpu()"
     assert "compiles 1" in words(live.ok(step).page)
     assert "compiles" not in words(live.ok(step).page)
@@ -450,7 +452,7 @@ def test_a_cell_tells_what_it_has_compiled_itself(live):
 
 @pytest.fixture
 def module(live, tmp_path):
-    """Writes a module of the user's, in a folder that the notebook has only now begun to search."""
+    """Write a user module into a folder that was just added to the notebook's sys.path."""
     live.ok(f"import importlib, os, sys\nsys.path.insert(0, {str(tmp_path)!r})")
 
     def write(name, text, written):
@@ -462,7 +464,7 @@ def module(live, tmp_path):
     live.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
-def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live, module):
+def test_replacing_a_value_in_an_own_module_on_ranks_is_reported(live, module):
     module("state_of", "TABLE, NUMBER = {}, 3\n", 1e9)
     live.ok("import state_of")
     live.ok("%%xla\nstate_of.TABLE['rank'] = state_of.NUMBER")
@@ -475,7 +477,7 @@ def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live,
     assert live.value("got_[1]") == "({'here': 1}, 1)"
 
 
-def test_a_text_is_a_name_for_the_locals_of_a_cell_and_for_none_of_a_function(live):
+def test_a_string_counts_as_a_name_in_locals_of_a_cell_but_not_of_a_function(live):
     live.ok("asked_for, not_asked_for = 4, open('/dev/null')")
     assert results(live, "locals()['asked_for']", "0") == "{0: 4}"
     live.ok("def own():\n    asked_for = 5\n    return 'not_asked_for' in locals()")
@@ -483,7 +485,7 @@ def test_a_text_is_a_name_for_the_locals_of_a_cell_and_for_none_of_a_function(li
     live.ok("not_asked_for.close()")
 
 
-def test_modules_are_found_in_folders_that_the_notebook_searches_by_now(live, module):
+def test_ranks_find_modules_in_folders_added_to_the_notebooks_path(live, module):
     module("found_late", "VALUE = 3\n", 1e9)
     live.ok("import found_late")
     assert results(live, "found_late.VALUE") == "{0: 3, 1: 3}"
@@ -498,7 +500,7 @@ def f(): return 3
 """
 
 
-def test_the_import_of_a_module_that_the_notebook_has_sets_no_seed_of_a_rank(live, module):
+def test_importing_a_notebook_module_keeps_the_ranks_seeds_and_settings(live, module):
     module("setting", SETS, 1e9)
     live.ok("import torch; from setting import f as of_setting; torch.set_grad_enabled(True)")
     live.ok(
@@ -515,7 +517,7 @@ def test_the_import_of_a_module_that_the_notebook_has_sets_no_seed_of_a_rank(liv
     live.ok("for name in ('SET_BY', 'ADDED_BY'): del os.environ[name]")
 
 
-def test_a_module_that_nobody_can_import_is_sent_again_once_it_has_changed(live, module):
+def test_a_module_that_cannot_be_imported_by_name_is_re_sent_after_changes(live, module):
     module("nobodys", "LR = 1\ndef lr(): return LR\n", 1e9)
     live.ok(
         "import importlib.util as util\n"
@@ -527,7 +529,7 @@ def test_a_module_that_nobody_can_import_is_sent_again_once_it_has_changed(live,
     assert results(live, "own_config.LR, own_config.lr()", "0") == "{0: (5, 5)}"
 
 
-def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ranks(live, module):
+def test_ranks_use_the_new_version_of_a_module_that_the_notebook_reloads(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("edited", text.format("'old'"), 1e9)
     live.ok("import edited\nmade = edited.Made()\ndef of_notebook(): return edited.says()")
@@ -549,7 +551,7 @@ class Trainer:
 """
 
 
-def test_what_a_module_has_from_another_that_was_reloaded_since_is_the_former(live, module):
+def test_objects_imported_from_a_module_stay_old_after_that_module_is_reloaded(live, module):
     module("losses", LOSSES.format(1), 1e9)
     module("trainer", TRAINER, 1e9)
     live.ok("import importlib, losses, trainer\ntr = trainer.Trainer()")
@@ -563,7 +565,7 @@ def test_what_a_module_has_from_another_that_was_reloaded_since_is_the_former(li
     assert live.value("reloaded[0]") == right
 
 
-def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tmp_path):
+def test_side_effects_of_an_import_on_another_module_happen_once(live, module, tmp_path):
     (tmp_path / "registers").mkdir()
     module("registry", "NAMES = []\n", 1e9)
     module("registers/__init__", "", 1e9)
@@ -578,7 +580,7 @@ def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tm
     live.ok("del sys.modules['registers.one']")  # whose folder nobody finds after this
 
 
-def test_a_module_that_cannot_be_imported_again_is_as_the_notebook_still_has_it(live, module):
+def test_after_a_failed_reload_ranks_use_the_module_as_the_notebook_has_it(live, module):
     module("fails_again", "def f(): return 1\n", 1e9)
     live.ok("import fails_again, importlib")
     assert results(live, "fails_again.f()", "0") == "{0: 1}"
@@ -588,7 +590,7 @@ def test_a_module_that_cannot_be_imported_again_is_as_the_notebook_still_has_it(
     assert results(live, "fails_again.f()", "0") == f"{{0: {live.value('fails_again.f()')}}}"
 
 
-def test_classes_of_before_and_after_a_reload_are_two_on_ranks_too(live, module):
+def test_classes_from_before_and_after_a_reload_stay_distinct_on_ranks(live, module):
     module("reloaded", "class A:\n    def f(self): return 1\n", 1e9)
     live.ok("import importlib, reloaded\nfrom reloaded import A as Former")
     live.ok("%%xla\nof_ranks = Former()")
@@ -600,9 +602,7 @@ def test_classes_of_before_and_after_a_reload_are_two_on_ranks_too(live, module)
     assert results(live, "isinstance(of_ranks, Former), of_ranks.f()", "0") == "{0: (True, 1)}"
 
 
-def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the_notebook(
-    live, module
-):
+def test_ranks_repeat_the_notebooks_reloads_in_order_and_number(live, module):
     uses = "from order_base import VALUE\nimport order_base\norder_base.SEEN.append(VALUE)\n"
     base = "VALUE = {}\nSEEN = globals().get('SEEN', [])\n"
     module("order_user", "import builtins\n", 1e9)
@@ -633,7 +633,7 @@ def told(): return LIMIT, PAIR, Settings.depth, made(), FOUND
 """
 
 
-def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks(live, module):
+def test_module_attributes_set_and_restored_in_the_notebook_are_restored_on_ranks(live, module):
     module("settable", SETTABLE, 1e9)
     live.ok("import settable\nown = settable.made\ndef other(): return 'another'")
     asked = (
@@ -656,7 +656,7 @@ def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks
 SETTINGS = "lr, epochs, FOUND = 0.1, 2, {'a': 1}\nclass Opt:\n    decay = 0.5\n"
 
 
-def test_a_settings_module_is_as_the_notebook_has_it_however_a_cell_gets_at_it(live, module):
+def test_a_settings_module_matches_the_notebook_however_a_cell_reaches_it(live, module):
     module("settings_there", SETTINGS, 1e9)
     live.ok(
         "import settings_there\n"
@@ -677,7 +677,7 @@ def test_a_settings_module_is_as_the_notebook_has_it_however_a_cell_gets_at_it(l
     assert results(live, asked, "1") == "{1: ((0.1, 9, 1), 9, 0.1, {'epochs': 9})}"  # the ranks'
 
 
-def test_the_first_cell_that_names_a_module_alone_has_the_notebooks_values(live, module):
+def test_the_first_cell_that_names_only_a_module_sees_the_notebooks_values(live, module):
     module("alone_there", SETTINGS, 1e9)
     live.ok("import alone_there, xla_nb\nalone_there.lr = 5\nalone_there.FOUND['a'] = 3")
     live.ok(
@@ -687,7 +687,7 @@ def test_the_first_cell_that_names_a_module_alone_has_the_notebooks_values(live,
     assert live.value("got_") == "{0: (5, 3)}"
 
 
-def test_what_was_imported_from_a_module_is_that_also_where_another_took_its_place(live, module):
+def test_an_imported_function_is_unaffected_by_replacing_the_modules_attribute(live, module):
     module("replaced_there", "def says(): return 'own'\n", 1e9)
     live.ok("import replaced_there\nfrom replaced_there import says as own_says")
     live.ok("def others(): return 'other'\nreplaced_there.says = others")
@@ -696,7 +696,7 @@ def test_what_was_imported_from_a_module_is_that_also_where_another_took_its_pla
     assert results(live, asked, "0") == "{0: ('other', 'own')}"
 
 
-def test_what_was_set_back_by_a_reload_is_as_the_new_file_has_it(live, module):
+def test_an_attribute_reset_by_a_reload_has_the_value_from_the_new_file(live, module):
     module("set_and_reloaded", "LIMIT = 1\n", 1e9)
     live.ok("import set_and_reloaded\nset_and_reloaded.LIMIT = 5")
     assert results(live, "set_and_reloaded.LIMIT", "0") == "{0: 5}"
@@ -706,7 +706,7 @@ def test_what_was_set_back_by_a_reload_is_as_the_new_file_has_it(live, module):
         assert results(live, "set_and_reloaded.LIMIT", "0") == "{0: 2}"
 
 
-def test_what_was_set_back_as_a_rank_could_not_open_the_rest_is_back_after_it(live, module):
+def test_an_attribute_restored_in_a_cell_that_fails_is_restored_in_the_next(live, module):
     module("set_at_first", "LIMIT = 1\n", 1e9)
     live.ok("import set_at_first\nset_at_first.LIMIT = 5")
     assert results(live, "set_at_first.LIMIT", "0") == "{0: 5}"
@@ -720,9 +720,7 @@ def test_what_was_set_back_as_a_rank_could_not_open_the_rest_is_back_after_it(li
 
 
 @pytest.mark.parametrize("text", ["K = {0}\ndef f(): return {0}\n", "def f(): return {0}\n"])
-def test_a_file_that_is_edited_once_the_ranks_have_it_is_theirs_as_the_notebook_has_it(
-    live, module, text
-):
+def test_editing_a_file_that_ranks_have_imported_does_not_change_their_module(live, module, text):
     name = f"edited_{len(text)}"
     module(name, text.format(1), 1e9)
     live.ok(f"import {name}")
@@ -736,17 +734,17 @@ def test_a_file_that_is_edited_once_the_ranks_have_it_is_theirs_as_the_notebook_
     assert results(live, f"{name}.f()", "0") == "{0: 2}"
 
 
-def test_a_file_that_was_edited_before_ranks_import_it_is_as_it_says_and_a_line_tells(live, module):
+def test_ranks_import_a_file_edited_since_the_notebooks_import_and_report_it(live, module):
     module("edited_before", "def f(): return 1\n", 1e9)
     live.ok("import edited_before")
-    live.ok("%%xla 0\nrank")  # the notebook's modules are looked at
+    live.ok("%%xla 0\nrank")  # checks the notebook's modules
     module("edited_before", "def f(): return 2\n", 2e9)
     shown = live.ok("%%xla 0 -o found\nedited_before.f()")
     assert live.value("found.results") == "{0: 2}"
     assert "has changed since the notebook" in shown.stderr
 
 
-def test_a_module_is_found_though_the_notebook_has_left_its_folder(live, tmp_path):
+def test_ranks_find_a_module_whose_folder_the_notebook_has_left(live, tmp_path):
     (tmp_path / "left_behind.py").write_text("T = 20\ndef f(x): return x + T\n")
     live.ok(f"import os, sys\nbefore = os.getcwd(), [*sys.path]\nos.chdir({str(tmp_path)!r})")
     try:
@@ -758,7 +756,7 @@ def test_a_module_is_found_though_the_notebook_has_left_its_folder(live, tmp_pat
         live.ok("os.chdir(before[0])\nsys.path[:] = before[1]")
 
 
-def test_a_module_that_ranks_cannot_import_fails_no_cell_that_does_not_need_it(live, module):
+def test_a_module_that_ranks_cannot_import_fails_only_cells_that_need_it(live, module):
     live.ok("import os")
     pid = live.value("os.getpid()")
     module("only_here", f"import os\nif os.getpid() != {pid}: raise OSError('no')\nT = 3\n", 1e9)
@@ -767,7 +765,7 @@ def test_a_module_that_ranks_cannot_import_fails_no_cell_that_does_not_need_it(l
     assert results(live, "1 + rank") == "{0: 1, 1: 2}"
 
 
-def test_steps_of_a_figure_go_on_for_all_ranks_alike_whichever_had_more_cells(live):
+def test_steps_of_a_figure_stay_aligned_when_ranks_ran_different_cells(live):
     report = "%%xla {}\nimport xla_nb\nfor n in range({}): xla_nb.report({}=n)"
     for line, count, name in (("", 3, "alike"), ("0", 5, "alone"), ("", 3, "alike")):
         live.ok(report.format(line, count, name))
@@ -775,11 +773,11 @@ def test_steps_of_a_figure_go_on_for_all_ranks_alike_whichever_had_more_cells(li
     live.ok("found = {one.name: one.lines for one in observe(xla_nb.live.of().run).series}")
     live.ok("steps = {rank: [x for x, _ in line] for rank, line in found['alike'].items()}")
     first = live.value("steps[0][0]")
-    steps = [float(first) + n for n in range(6)]  # those of `alone` are its own
+    steps = [float(first) + n for n in range(6)]  # `alone` counts its own steps
     assert live.value("steps") == str({0: steps, 1: steps})
 
 
-def test_figures_with_a_step_stay_there_where_others_of_their_cells_count_anew(live):
+def test_figures_with_a_step_keep_it_while_others_are_numbered_across_cells(live):
     for begun in (0, 4):
         live.ok(
             "%%xla\nimport xla_nb\n"
@@ -793,7 +791,7 @@ def test_figures_with_a_step_stay_there_where_others_of_their_cells_count_anew(l
     assert placed == str(([float(n) for n in range(8)], [3.0, 7.0]))
 
 
-def test_the_first_change_after_the_cell_that_loads_autoreload_is_seen_on_the_ranks(live, module):
+def test_ranks_see_the_first_change_after_autoreload_is_loaded(live, module):
     module("first_change", "def f(): return 'old'\n", 1e9)
     live.ok("import first_change")
     assert results(live, "first_change.f()", "0") == "{0: 'old'}"
@@ -806,7 +804,7 @@ def test_the_first_change_after_the_cell_that_loads_autoreload_is_seen_on_the_ra
         live.ok("%autoreload 0")
 
 
-def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
+def test_objects_that_autoreload_updates_in_place_are_updated_on_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("autoreloaded", text.format("'old'"), 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
@@ -820,16 +818,18 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         assert results(live, f"{said}, autoreloaded.added()", "0") == (
             "{0: ('new', 'new', 'new', 'new', 'added')}"
         )
-        module("autoreloaded", text.format("'newest'"), 3e9)  # of what was imported twice ago, too
+        module(
+            "autoreloaded", text.format("'newest'"), 3e9
+        )  # also updates objects from two versions ago
         assert live.value("autoreloaded.says(), says()") == "('newest', 'newest')"
         assert results(live, said, "0") == "{0: ('newest', 'newest', 'newest', 'newest')}"
         live.ok("%%xla\nautoreloaded.mark = rank")
-        assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # once
+        assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # reloaded only once
     finally:
         live.ok("%autoreload 0")
 
 
-def test_what_a_function_that_autoreload_has_added_reads_is_the_notebooks(live, module):
+def test_a_function_added_by_autoreload_reads_the_notebooks_values(live, module):
     text = "LOG = []\nclass Meter:\n    extra = [1]\n"
     module("meters", text, 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
@@ -845,7 +845,7 @@ def test_what_a_function_that_autoreload_has_added_reads_is_the_notebooks(live, 
         live.ok("%autoreload 0")
 
 
-def test_classes_that_ranks_first_get_after_autoreload_belong_together(live, module, tmp_path):
+def test_classes_first_sent_after_autoreload_are_consistent_on_ranks(live, module, tmp_path):
     (tmp_path / "parted_pkg").mkdir()
     module("parted_pkg/__init__", "from .sub import Sub\nfrom .base import Base\n", 1e9)
     module("parted_pkg/base", "class Base:\n    def d(self): return 1\n", 1e9)
@@ -861,7 +861,7 @@ def test_classes_that_ranks_first_get_after_autoreload_belong_together(live, mod
         live.ok("%autoreload 0")
 
 
-def test_an_enum_that_autoreload_has_added_is_there_on_the_ranks(live, module):
+def test_an_enum_added_by_autoreload_is_available_on_ranks(live, module):
     module("phases", "def phase(): return None\n", 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
     try:
@@ -875,17 +875,15 @@ def test_an_enum_that_autoreload_has_added_is_there_on_the_ranks(live, module):
         live.ok("%autoreload 0")
 
 
-def test_what_the_notebook_has_set_in_a_module_at_first_is_nothing_that_ranks_have_lost(
-    live, module
-):
+def test_module_state_set_before_the_first_cell_is_not_reported_as_replaced(live, module):
     module("count_at_first", "STATE = {'n': 0}\n", 1e9)
     live.ok("import count_at_first; count_at_first.STATE['n'] = 1")
     shown = live.ok("%%xla\nimport count_at_first\ncount_at_first.STATE")
     assert "has since" not in (shown.stdout + shown.below)
 
 
-def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
-    """What ranks had set there is over."""
+def test_changing_a_notebook_class_in_place_is_reported_each_time(live):
+    """Attributes that ranks have set on it are lost."""
     live.ok(
         "class Best:\n    best, seen, kept, last = None, [], {'a': [object()]}, 0\n"
         "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)"
@@ -898,7 +896,7 @@ def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
         assert results(live, "Best.best, Best.seen") == "{0: (None, []), 1: (None, [])}"
 
 
-def test_so_is_a_function_with_attributes_and_no_other(live):
+def test_changing_a_function_in_place_is_reported_only_if_it_has_attributes(live):
     live.ok(
         "def tallied(by=1): tallied.calls += by\ndef untallied(by=1): return by\ntallied.calls = 0"
     )
@@ -910,7 +908,7 @@ def test_so_is_a_function_with_attributes_and_no_other(live):
     assert results(live, "tallied.calls, untallied()") == "{0: (2, 2), 1: (2, 2)}"
 
 
-def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
+def test_changing_a_class_by_autoreload_is_reported(live, module):
     text = "class Counts:\n    total, rate = 0, {0}\n    def go(self): Counts.total += 1\n"
     module("counting", text.format("0.1"), 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
@@ -924,7 +922,7 @@ def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
         live.ok("%autoreload 0")
 
 
-def test_a_module_of_the_ranks_that_the_notebook_imports_too_is_told_once(live, module):
+def test_importing_a_module_of_the_ranks_in_the_notebook_is_reported_once(live, module):
     module("ranks_first", "steps, log, other = 0, [], 1\n", 1e9)
     live.ok("%%xla\nimport ranks_first\nranks_first.steps += 1\nranks_first.log.append(rank)")
     live.ok("import ranks_first")
@@ -935,7 +933,7 @@ def test_a_module_of_the_ranks_that_the_notebook_imports_too_is_told_once(live, 
     assert "has since" not in str(live.ok("%%xla\nranks_first.log").data)
 
 
-def test_what_ranks_have_trained_stays_when_its_module_is_imported_again(live, module):
+def test_trained_state_survives_reloading_its_module(live, module):
     text = "class Net:\n    def __init__(self): self.w = [0]\ndef rate(): return {0}\n"
     module("trained_by", text.format(1), 1e9)
     live.ok("import importlib, trained_by\nby_net = trained_by.Net()\nheld_by = {'net': [by_net]}")
@@ -946,7 +944,7 @@ def test_what_ranks_have_trained_stays_when_its_module_is_imported_again(live, m
     assert live.value("dict(got_.results)") == "{0: ([5], True, 2), 1: ([5], True, 2)}"
 
 
-def test_numbers_of_a_module_begin_again_when_the_notebook_imports_it_again(live, module):
+def test_counters_in_a_module_restart_when_the_notebook_reloads_it(live, module):
     module("counted", "steps = 0\ndef step():\n    global steps\n    steps += 1\n", 1e9)
     live.ok("import counted, importlib")
     live.ok("%%xla\ncounted.step()")
@@ -956,7 +954,7 @@ def test_numbers_of_a_module_begin_again_when_the_notebook_imports_it_again(live
     assert results(live, "counted.step(); counted.steps") == "{0: 2, 1: 2}"
 
 
-def test_what_a_module_has_from_another_stays_the_ranks_when_it_is_imported_again(live, module):
+def test_reloading_a_module_keeps_ranks_objects_from_other_modules(live, module):
     module("kept_log", "class Log:\n    def __init__(self): self.lines = []\nlog = Log()\n", 1e9)
     module("uses_log", "from kept_log import log\ndef go(): log.lines.append(1)\n", 1e9)
     live.ok("import kept_log, uses_log, importlib")
@@ -969,7 +967,7 @@ def test_what_a_module_has_from_another_stays_the_ranks_when_it_is_imported_agai
     assert "replaced" not in str(shown.data) + shown.stderr
 
 
-def test_a_class_of_a_module_keeps_what_it_has_when_the_notebook_puts_another_there(live, module):
+def test_a_module_class_keeps_its_attributes_when_a_subclass_replaces_it(live, module):
     module("holder", "class Trainer:\n    every = 10\n    def fit(self): return self.every\n", 1e9)
     live.ok("import holder\nformer = holder.Trainer")
     assert results(live, "holder.Trainer().fit()") == "{0: 10, 1: 10}"
@@ -993,7 +991,7 @@ class Net(Base):
 """
 
 
-def test_members_of_an_enum_are_after_autoreload_those_that_the_notebook_has(live, module):
+def test_enum_members_on_ranks_match_the_notebook_after_autoreload(live, module):
     text = "import enum\nclass Mode(enum.Enum):\n    TRAIN = 1\n"
     module("with_mode", text, 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
@@ -1013,7 +1011,7 @@ def test_members_of_an_enum_are_after_autoreload_those_that_the_notebook_has(liv
         live.ok("%autoreload 0")
 
 
-def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live, module):
+def test_trained_state_survives_autoreload_of_its_class(live, module):
     module("trained", TRAINED.format(1), 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
     try:
@@ -1029,7 +1027,7 @@ def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live,
         live.ok("%autoreload 0")
 
 
-def test_a_function_that_gains_a_decorator_is_the_new_one_on_ranks(live, module):
+def test_adding_or_removing_a_decorator_takes_effect_on_ranks(live, module):
     text = (
         "import functools\ndef twice(f):\n    @functools.wraps(f)\n"
         "    def g(x): return 2 * f(x)\n    return g\n{}def k(x): return x\n"
@@ -1047,10 +1045,10 @@ def test_a_function_that_gains_a_decorator_is_the_new_one_on_ranks(live, module)
         live.ok("%autoreload 0")
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 
 
-def test_a_cell_that_raises_leaves_the_ranks_as_they_were(live):
+def test_a_cell_that_raises_leaves_the_ranks_state_intact(live):
     live.ok("%%xla\nheld = rank\ndef divide(x):\n    return x / held")
     shown = live.run("%%xla\ndivide(1)")
     assert "Rank 0 failed at Cell In[" in shown.error
@@ -1058,7 +1056,7 @@ def test_a_cell_that_raises_leaves_the_ranks_as_they_were(live):
     assert results(live, "held") == "{0: 0, 1: 1}"
 
 
-def test_ranks_that_wait_for_one_that_raised_are_brought_back_and_sums_are_right_after(live):
+def test_ranks_waiting_for_one_that_raised_are_released_and_later_sums_are_right(live):
     live.ok("%%xla\nimport torch, torch_xla.core.xla_model as xm")
     total = "xm.all_reduce('sum', torch.full((3,), rank + 1.0).to(device)).cpu().tolist()"
     for raising in (0, 1):
@@ -1068,7 +1066,7 @@ def test_ranks_that_wait_for_one_that_raised_are_brought_back_and_sums_are_right
         assert results(live, total) == "{0: [3.0, 3.0, 3.0], 1: [3.0, 3.0, 3.0]}"
 
 
-def test_a_collective_of_ranks_that_do_not_run_the_cell_is_refused_by_name(live):
+def test_a_collective_without_all_ranks_is_refused_and_names_the_missing_ones(live):
     shown = live.run("%%xla 0\nxm.all_reduce('sum', torch.ones(1).to(device))", timeout=60)
     assert "all_reduce" in shown.error + shown.stdout + str(shown.data)
     assert "rank 1" in shown.error + shown.stdout + str(shown.data)
@@ -1086,7 +1084,7 @@ def test_a_stopped_cell_leaves_the_ranks_alive(live):
     assert results(live, "before") == "{0: 0, 1: 1}"
 
 
-def test_a_cell_that_is_stopped_before_it_has_begun_leaves_the_ranks_alive(live):
+def test_stopping_a_cell_before_it_starts_leaves_the_ranks_alive(live):
     live.ok("%%xla\nheld = rank")
     for _ in range(5):
         live.ok(
@@ -1096,7 +1094,7 @@ def test_a_cell_that_is_stopped_before_it_has_begun_leaves_the_ranks_alive(live)
     assert results(live, "held") == "{0: 0, 1: 1}"
 
 
-def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
+def test_a_cell_is_refused_while_its_ranks_run_another(live):
     live.ok("%%xla 0 --bg -o busy\nimport time\ntime.sleep(600)")
     refused = live.run("%%xla\n1").error
     assert "is still running on rank 0" in refused
@@ -1106,7 +1104,7 @@ def test_a_cell_does_not_begin_while_its_ranks_run_another(live):
     assert results(live, "rank") == "{0: 0, 1: 1}"
 
 
-def test_a_rank_that_dies_is_named_to_later_cells_and_the_others_can_still_be_read(kernel):
+def test_later_cells_name_a_dead_rank_and_the_others_can_still_be_read(kernel):
     kernel.ok("import xla_nb\nmortal = xla_nb.ranks('mortal', n=2)")
     kernel.ok("mortal.run('kept = rank * 7')")
     died = kernel.run("mortal.run('import os; os._exit(3)', ranks=0)")
@@ -1118,7 +1116,7 @@ def test_a_rank_that_dies_is_named_to_later_cells_and_the_others_can_still_be_re
     kernel.ok("mortal.close()")
 
 
-def test_a_cell_fails_by_name_on_a_rank_that_had_died_unnoticed(kernel):
+def test_a_cell_names_a_rank_that_died_unnoticed(kernel):
     kernel.ok("import xla_nb.live\nunnoticed = xla_nb.ranks('unnoticed', n=2)")
     kernel.run("unnoticed.run('import os; os._exit(3)', ranks=1)")
     kernel.ok("xla_nb.live.of('unnoticed').check = lambda members: None  # as if it were alive")
@@ -1126,7 +1124,7 @@ def test_a_cell_fails_by_name_on_a_rank_that_had_died_unnoticed(kernel):
     kernel.ok("unnoticed.close()")
 
 
-def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
+def test_restarted_ranks_have_no_variables_of_the_old_ones(kernel):
     kernel.ok("%xla_start -n 2 --name anew")
     kernel.ok("%%xla --group anew\ngone = 1")
     kernel.ok("%xla_restart anew")
@@ -1134,7 +1132,7 @@ def test_restarted_ranks_have_nothing_of_the_former_ones(kernel):
     kernel.ok("%xla_shutdown anew")
 
 
-def test_replayed_cells_bring_the_ranks_to_where_they_were(kernel):
+def test_replaying_cells_restores_the_ranks_state(kernel):
     kernel.ok("%xla_start -n 2 --name again")
     kernel.ok("%%xla --group again\nsteps = [rank]")
     kernel.run("%%xla --group again\nsteps.append('lost')\n1 / 0")
@@ -1145,7 +1143,7 @@ def test_replayed_cells_bring_the_ranks_to_where_they_were(kernel):
     kernel.ok("%xla_shutdown again")
 
 
-def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
+def test_a_replay_stops_at_the_first_cell_that_fails(kernel):
     kernel.ok("%xla_start -n 1 --name fails\nfails_now = False")
     kernel.ok("%%xla --group fails\nassert not fails_now\nfirst = 1")
     kernel.ok("%%xla --group fails\nafter_it = 2")
@@ -1156,7 +1154,7 @@ def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_shutdown fails")
 
 
-def test_a_replay_that_stops_says_what_it_has_not_run_again(kernel):
+def test_a_stopped_replay_lists_the_cells_not_replayed(kernel):
     kernel.ok("%xla_start -n 1 --name halts\nhalts, ok = xla_nb.ranks('halts'), True")
     stops = kernel.ok("%%xla --group halts\nassert ok").number
     kernel.ok("%%xla --group halts\nlast = 3")
@@ -1169,7 +1167,7 @@ def test_a_replay_that_stops_says_what_it_has_not_run_again(kernel):
     kernel.ok("%xla_shutdown halts")
 
 
-def test_watched_variables_stay_so_in_restarted_ranks(kernel):
+def test_watched_variables_stay_watched_after_a_restart(kernel):
     kernel.ok("%xla_start -n 2 --name watched")
     kernel.ok("%%xla --group watched\nseen = 1")
     kernel.ok("%xla_vars --watch seen --group watched\n%xla_restart watched")
@@ -1177,7 +1175,7 @@ def test_watched_variables_stay_so_in_restarted_ranks(kernel):
     kernel.ok("%xla_shutdown watched")
 
 
-def test_a_replay_stops_before_values_that_only_code_has(kernel):
+def test_a_replay_stops_at_values_pushed_from_code(kernel):
     kernel.ok("%xla_start -n 1 --name pushed\nimport xla_nb")
     kernel.ok("%%xla --group pushed\nlr = 1")
     kernel.ok("xla_nb.ranks('pushed').push(lr=2)")
@@ -1188,13 +1186,13 @@ def test_a_replay_stops_before_values_that_only_code_has(kernel):
     kernel.ok("%xla_shutdown pushed")
 
 
-def test_a_lock_that_a_cell_leaves_locked_is_free_for_the_next(live):
+def test_a_lock_left_locked_by_a_cell_is_released_for_the_next(live):
     shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
     assert "Rank 1 finished the cell while holding `lock`" in str(shown.data) + shown.stdout
     assert results(live, "with lock:\n    held = rank\nheld") == "{0: 0, 1: 1}"
 
 
-def test_ranks_without_a_cell_for_long_end_and_say_so(kernel):
+def test_ranks_end_after_the_idle_limit_and_the_next_cell_reports_it(kernel):
     kernel.ok("%xla_start -n 1 --name idler --idle 0.2s")
     kernel.ok("live_ = __import__('xla_nb.live').live.of('idler')\nlive_.run.join_end()")
     shown = kernel.run("%%xla --group idler\n1")
@@ -1202,10 +1200,10 @@ def test_ranks_without_a_cell_for_long_end_and_say_so(kernel):
     kernel.ok("%xla_restart idler\n%xla_shutdown idler")
 
 
-# ---------------------------------------------------------------- what ranks are asked
+# ---------------------------------------------------------------- questions to ranks
 
 
-def test_variables_are_shown_with_the_ranks_that_deviate(live):
+def test_variables_are_shown_with_the_deviating_ranks(live):
     live.ok("%%xla\nimport torch\ndrift = torch.full((4,), 1.0 + 2 * (rank > 0))\nsame = [1, 2]")
     shown = live.ok("%xla_vars drift same").result
     assert "norm 2 (rank 0), 6 (rank 1)" in shown
@@ -1213,11 +1211,11 @@ def test_variables_are_shown_with_the_ranks_that_deviate(live):
     assert live.value("xla_nb.ranks().vars('same')['same'].verdict") == "'equal'"
 
 
-def test_a_variable_that_no_rank_has_is_named(live):
+def test_a_variable_missing_on_all_ranks_is_named(live):
     assert "No rank has `no_such` or `nor_this`." in live.ok("%xla_vars no_such nor_this").stdout
 
 
-def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live):
+def test_a_watched_variable_is_reported_in_the_cell_where_ranks_diverge(live):
     live.ok("%%xla\nimport torch\nweights = torch.zeros(2)")
     live.ok("%xla_vars --watch weights")
     assert "weights" not in live.ok("%%xla\nweights += 1").result
@@ -1227,7 +1225,7 @@ def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live)
     live.ok("%xla_vars --unwatch")
 
 
-def test_asking_for_variables_computes_nothing_on_the_device(live):
+def test_listing_variables_computes_nothing_on_the_device(live):
     live.ok(
         "%%xla\nimport torch_xla.debug.metrics as met\nlazy = torch.ones(5).to(device) * 3\n"
         "def executed(): return met.metric_data('ExecuteTime')"
@@ -1248,7 +1246,7 @@ slow_ = Slow()
 """
 
 
-def test_a_cell_waits_for_the_answer_to_a_question_of_another_thread(live):
+def test_a_cell_waits_for_a_question_asked_by_another_thread(live):
     live.ok(f"%%xla\n{SLOW}")
     live.ok(
         "import concurrent.futures, time\nfrom xla_nb import live as live_\n"
@@ -1261,7 +1259,7 @@ def test_a_cell_waits_for_the_answer_to_a_question_of_another_thread(live):
     live.ok("pool_.shutdown()")
 
 
-def test_what_ranks_are_asked_leaves_no_run(live):
+def test_questions_to_ranks_leave_no_run(live):
     before = live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())")
     live.ok("%xla_vars")
     assert live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())") == before
@@ -1272,22 +1270,22 @@ def completed(live, code):
     return reply["content"]["matches"]
 
 
-def test_tab_offers_the_ranks_names_and_attributes(live):
+def test_tab_completes_names_and_attributes_of_the_ranks(live):
     live.ok("%%xla\nclass Offered:\n    attribute_of_it = 1\nonly_on_ranks = Offered()")
-    tries = (completed(live, "%%xla\nonly_on") for _ in range(20))  # ranks may be too busy for one
+    tries = (completed(live, "%%xla\nonly_on") for _ in range(20))  # ranks may be busy at one try
     assert ["only_on_ranks"] in tries
     assert completed(live, "%%xla --timeout 5\nx = 1\nonly_on_ranks.attr") == ["attribute_of_it"]
     assert "only_on_ranks" not in completed(live, "only_on")
 
 
-def test_tab_in_a_cell_for_busy_ranks_offers_the_notebooks_own(live):
+def test_tab_in_a_cell_for_busy_ranks_completes_notebook_names(live):
     live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
     live.ok("of_the_notebook = 1")
     assert "of_the_notebook" in completed(live, "%%xla\nof_the_note")
     live.ok("busy_.stop()\nbusy_.join_end()")
 
 
-def test_a_question_mark_shows_what_rank_0_has(live):
+def test_a_question_mark_shows_the_object_of_rank_0(live):
     live.ok("%%xla\ndef documented(a, b=2):\n    'What it does.'\n    return a")
     shown = live.ok("%%xla\ndocumented?").stdout
     assert "Signature:      documented(a, b=2)" in shown
@@ -1300,7 +1298,7 @@ def inspected(live, code, level=0):
     return reply["data"].get("text/plain", "")
 
 
-def test_what_is_at_the_cursor_of_a_cell_is_shown_as_the_ranks_have_it(live):
+def test_inspecting_a_name_in_a_cell_shows_the_ranks_object(live):
     live.ok("on_both = 'notebook'\nof_notebook = 'it is here'")
     live.ok("%%xla\non_both = 'ranks'\ndef told(a):\n    'What it tells.'\n    return a")
     assert "String form:    ranks" in inspected(live, "%%xla\non_both")
@@ -1314,16 +1312,16 @@ def test_what_is_at_the_cursor_of_a_cell_is_shown_as_the_ranks_have_it(live):
     live.ok("busy_.stop()\nbusy_.join_end()")
 
 
-def test_fresh_ranks_run_beside_live_ones(live):
+def test_spawned_ranks_run_beside_live_ranks(live):
     live.ok("%%xla_spawn -n 3 -o fresh_\ndef f(rank): return rank")
     assert live.value("len(fresh_.results)") == "3"
     assert results(live, "rank") == "{0: 0, 1: 1}"
 
 
-# ---------------------------------------------------------------- in code
+# ---------------------------------------------------------------- use from code
 
 
-def test_ranks_in_code_keep_what_they_bind(kernel):
+def test_ranks_used_from_code_keep_their_variables(kernel):
     kernel.ok(
         "with xla_nb.ranks('coded', n=2) as coded:\n"
         "    coded.run('x = rank + 1')\n"
@@ -1335,12 +1333,12 @@ def test_ranks_in_code_keep_what_they_bind(kernel):
     assert "There are no live ranks" in kernel.run("%xla_shutdown coded").error
 
 
-def test_a_call_without_arguments_gets_none_of_the_former_call(live):
+def test_a_call_without_arguments_ignores_those_of_the_previous_call(live):
     live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
     assert live.value("dict(caller.call(called).results)") == "{0: 0, 1: 0}"
 
 
-def test_statements_in_code_may_be_indented_as_a_whole(live):
+def test_statements_passed_to_run_can_be_indented_as_a_whole(live):
     indented = 'lines = xla_nb.ranks().run("""\n    if True:\n        fives = 5\n    fives\n""")'
     live.ok(f"if True:\n    {indented}")
     assert live.value("lines.results[0]") == "5"
@@ -1357,25 +1355,25 @@ def test_statements_in_code_may_be_indented_as_a_whole(live):
         ("call(print, open('/dev/null'))", "Cannot send `args[0]`"),
     ],
 )
-def test_what_ranks_in_code_cannot_do_is_refused(live, code, why):
+def test_invalid_calls_of_ranks_methods_are_refused(live, code, why):
     assert why in live.run(f"xla_nb.ranks().{code}").error
 
 
-def test_a_name_of_what_is_otherwise_on_ranks_may_be_bound_anew(live):
+def test_a_name_for_an_object_that_differs_on_ranks_can_be_rebound(live):
     live.ok("import sys\nspeak = sys.stdout.write")
     assert results(live, "speak('x\\n')") == "{0: 2, 1: 2}"
     live.ok("spoken, speak = speak, [1, 2, 3]")
     assert results(live, "len(speak)") == "{0: 3, 1: 3}"
 
 
-def test_a_cell_for_a_group_that_is_not_there_starts_none(live):
+def test_a_cell_for_an_unknown_group_starts_no_ranks(live):
     assert (
         "There are no live ranks named 'typo', only `ranks`."
         in live.run("%%xla --group typo\n1").error
     )
 
 
-def test_two_groups_live_side_by_side(live):
+def test_two_groups_of_live_ranks_run_side_by_side(live):
     live.ok("%xla_start -n 3 --name side")
     live.ok("%%xla --group side -o three\nrank")
     assert live.value("len(three.results)") == "3"
@@ -1384,7 +1382,7 @@ def test_two_groups_live_side_by_side(live):
 
 
 @pytest.mark.parametrize("above", ["", "%%time\n"])
-def test_a_traceback_has_the_line_of_the_cell_also_below_another_magic(live, above):
+def test_a_traceback_shows_the_cells_line_even_below_another_magic(live, above):
     live.run(f"{above}%%xla 0 -o failed_\n1 / 0")
     assert "\n    1 / 0\n" in live.value("print(failed_.errors[0].traceback)")
 
@@ -1397,7 +1395,7 @@ def test_stopping_all_runs_leaves_live_ranks_alone(kernel):
     kernel.ok("%xla_shutdown lasting")
 
 
-def test_a_second_interrupt_while_live_ranks_start_leaves_none_of_them(kernel):
+def test_a_second_interrupt_while_live_ranks_start_ends_them_all(kernel):
     kernel.ok("import xla_nb.live, unittest.mock as doubles, xla_nb.run.group as of_group")
     twice = (
         "again = {'side_effect': KeyboardInterrupt}\n"

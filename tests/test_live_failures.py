@@ -1,4 +1,4 @@
-"""Live ranks when something goes wrong: what is left, what is said, and right sums later."""
+"""Failures of live ranks: which state survives, which errors are shown, and correct later sums."""
 
 import os
 import shutil
@@ -35,14 +35,14 @@ def start(kernel, name, ranks=2, options=""):
 
 
 def results(kernel, name, body, line=""):
-    """What a cell with this body gives, as the notebook shows it."""
+    """Run a cell with this body; return the repr of its results."""
     kernel.ok(f"%%xla --group {name} {line} -o got_\n{body}")
     return kernel.value("dict(got_.results)")
 
 
 @pytest.fixture
 def group(kernel, request):
-    """Two live ranks of the test's own, by name; whatever it has done to them, they are ended."""
+    """The name of two live ranks for this test; they are always shut down after it."""
     name = request.node.name.partition("[")[0]
     start(kernel, name)
     yield name
@@ -50,13 +50,13 @@ def group(kernel, request):
 
 
 def processes(kernel, name):
-    """The ranks' processes, their job and its fork server."""
+    """The PIDs of the ranks, then of their job and its fork server."""
     kernel.ok(f"%%xla --group {name} -o pids_\n{PIDS}")
     told = eval(kernel.value("dict(pids_.results)"))
     return [told[rank][0] for rank in sorted(told)], *told[0][1:]
 
 
-# ---------------------------------------------------------------- collectives that break off
+# ---------------------------------------------------------------- interrupted collectives
 
 FAILS = """
     def step(number):
@@ -90,7 +90,7 @@ SUMS = "total(3), total(300_000), xm.mesh_reduce('ranks', rank, sum)"
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(200), marks=pytest.mark.slow)])
-def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
+def test_sums_are_right_after_each_of_many_random_failures(kernel, seeds):
     name = f"sums{len(seeds)}"
     start(kernel, name, ranks=4)
     kernel.ok(f"%%xla --group {name}\n{textwrap.dedent(FAILS)}")
@@ -123,7 +123,7 @@ Group.wait_until_ready, Run.take = ask_first, take_late
 """
 
 
-def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
+def test_starting_ranks_are_not_reported_as_ended(kernel):
     kernel.ok(ASK_EARLY)
     kernel.ok("%xla_start -n 1 --name early")
     kernel.ok("Group.wait_until_ready, Run.take = ready_, take_\n%xla_shutdown early")
@@ -133,7 +133,7 @@ def test_ranks_that_are_starting_are_not_told_to_have_ended(kernel):
 # ---------------------------------------------------------------- stopping
 
 
-def test_a_stop_waits_for_a_rank_that_has_not_begun_the_cell(kernel, group):
+def test_a_stop_waits_for_a_rank_that_has_not_started_the_cell(kernel, group):
     (_, second), _, _ = processes(kernel, group)
     halt(second)
     kernel.ok(f"%%xla --group {group} --bg -o begun_\nprint('here', flush=True)\ntotal(3)")
@@ -153,7 +153,7 @@ while True:
 """
 
 
-def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kernel, group):
+def test_ranks_that_do_not_stop_are_lost_and_this_and_later_cells_report_it(kernel, group):
     ended = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 0.1\n{STUBBORN}")
     assert "Timed out after 0.1 s (timeout); live ranks 0, 1 are lost" in ended.error
     shown = kernel.run(f"%%xla --group {group}\nheld")
@@ -162,7 +162,7 @@ def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kern
     assert "%xla_restart" in shown.error
 
 
-def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
+def test_a_second_stop_ends_ranks_that_ignored_the_first(kernel, group):
     kernel.ok(f"import xla_nb\nwhole_ = xla_nb.ranks({group!r})._group.run")
     kernel.ok(f"%%xla --group {group} --grace 600 --bg -o stubborn_\n{STUBBORN}")
     for word in ("here", "no"):
@@ -201,7 +201,7 @@ total()
 
 @pytest.fixture
 def world(tmp_path):
-    """A kernel with three live ranks of one JAX world, over gloo."""
+    """A kernel with three live ranks in one JAX world over gloo."""
     need("jax")
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
@@ -214,7 +214,7 @@ def world(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_in_gloo_for_one_that_has_raised_are_ended_by_force(world):
+def test_ranks_waiting_in_gloo_for_a_failed_rank_are_ended_by_force(world):
     raises = "if rank == 1: raise ValueError('no')"
     world.run(f"%%xla\n{raises}\ntime.sleep(0.1)")
     assert results(world, "ranks", "total()") == "{0: 18.0, 1: 18.0, 2: 18.0}"
@@ -230,10 +230,10 @@ def test_ranks_that_wait_in_gloo_for_one_that_has_raised_are_ended_by_force(worl
     assert results(world, "ranks", WORLD) == "{0: 18.0, 1: 18.0, 2: 18.0}"
 
 
-# ---------------------------------------------------------------- ends of processes
+# ---------------------------------------------------------------- processes that end
 
 
-def test_ranks_are_lost_with_their_job_and_start_again(kernel, group):
+def test_ranks_are_lost_with_their_job_and_can_be_restarted(kernel, group):
     _, job, _ = processes(kernel, group)
     os.kill(job, signal.SIGKILL)
     kernel.ok(f"__import__('xla_nb.live').live.of({group!r}).run.join_end()")
@@ -250,7 +250,7 @@ if rank == 0:
 """
 
 
-def test_a_job_that_is_stopped_holds_up_no_cell(kernel, group):
+def test_a_stopped_job_does_not_delay_cells(kernel, group):
     _, job, _ = processes(kernel, group)
     kernel.ok(f"%%xla --group {group}\n{STOPS_ITS_JOB}")
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"
@@ -258,7 +258,7 @@ def test_a_job_that_is_stopped_holds_up_no_cell(kernel, group):
 
 
 @pytest.mark.slow
-def test_a_rank_that_was_stopped_before_it_took_the_cell_does_not_respond(kernel, group):
+def test_a_rank_stopped_before_the_cell_is_reported_as_not_responding(kernel, group):
     (_, second), _, _ = processes(kernel, group)
     halt(second)
     kernel.ok(f"%%xla --group {group} --bg --hang-after 12 -o late_\nheld")
@@ -281,7 +281,7 @@ threading.Thread(target=interrupt_once_asked, args=(live.of({group!r}),)).start(
 """
 
 
-def test_an_interrupt_while_ranks_are_asked_is_a_sentence_and_they_go_on(kernel, group):
+def test_interrupting_a_question_to_ranks_raises_a_short_error_and_keeps_them(kernel, group):
     kernel.ok(
         f"%%xla --group {group}\nimport torch\nmuch = [torch.rand(999, 999) for _ in range(50)]"
     )
@@ -294,14 +294,14 @@ def test_an_interrupt_while_ranks_are_asked_is_a_sentence_and_they_go_on(kernel,
     assert kernel.value("dict(after_it.results)") == "{0: 50, 1: 50}"
 
 
-def test_a_cell_whose_job_is_killed_says_so(kernel, group):
+def test_a_cell_reports_that_its_job_was_killed(kernel, group):
     kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
     shown = kernel.run(f"%%xla --group {group}\n{kills}")
     assert "Ranks 0, 1 were lost: their job was killed by SIGTERM" in shown.error
 
 
 @pytest.mark.slow
-def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
+def test_ranks_are_lost_with_their_fork_server_and_can_be_restarted(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
         kernel.ok("%load_ext xla_nb")
@@ -319,7 +319,7 @@ def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_live_ranks_go_on_after_somebody_has_removed_their_records(tmp_path):
+def test_live_ranks_keep_working_after_their_records_were_removed(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
         kernel.ok("%load_ext xla_nb")
@@ -335,7 +335,7 @@ def test_live_ranks_go_on_after_somebody_has_removed_their_records(tmp_path):
         kernel.close()
 
 
-def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective(kernel, group):
+def test_other_ranks_can_be_read_after_one_was_killed_in_a_collective(kernel, group):
     shown = kernel.run(
         f"%%xla --group {group}\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\ntotal(3)"
     )
@@ -343,7 +343,7 @@ def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 1)") == "1"
 
 
-def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_nothing(kernel, group):
+def test_killing_a_rank_before_it_starts_the_cell_does_not_affect_the_others(kernel, group):
     (_, second), _, _ = processes(kernel, group)
     halt(second)
     kernel.ok(f"%%xla --group {group} --bg -o begun_\nheld = 'new'")
@@ -354,7 +354,7 @@ def test_a_rank_that_is_killed_before_it_has_begun_the_cell_costs_the_others_not
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 0)") == "'new'"
 
 
-def test_a_question_mark_names_the_rank_that_it_has_asked(kernel, group):
+def test_a_question_mark_names_the_rank_that_answered(kernel, group):
     kernel.run(f"%%xla --group {group}\nimport os\nof_rank = rank\nif rank == 0: os._exit(1)")
     asked = f"%%xla --group {group}\nof_rank?"
     assert "On rank 1" in kernel.ok(asked).stdout
@@ -362,7 +362,7 @@ def test_a_question_mark_names_the_rank_that_it_has_asked(kernel, group):
     assert f"Start new ones: %xla_restart {group}" in kernel.run(asked).error
 
 
-# ---------------------------------------------------------------- what a cell does to its rank
+# ---------------------------------------------------------------- cells that damage their rank
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_question_mark_names_the_rank_that_it_has_asked(kernel, group):
         "sys.stdout = sys.__stdout__\nsys.stdout.close()\nsys.stderr.close()",
     ],
 )
-def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group, closes):
+def test_a_cell_can_print_after_an_earlier_one_closed_the_output(kernel, group, closes):
     kernel.run(f"%%xla --group {group}\n{closes}")
     shown = kernel.ok(
         f"%%xla --group {group} --view text\nprint('out')\nprint('e', file=sys.stderr)"
@@ -383,12 +383,12 @@ def test_the_next_cell_prints_after_one_that_has_closed_its_output(kernel, group
     assert {"[0] e", "[1] e"} <= set(shown.error_lines)
 
 
-def test_after_exit_the_next_cell_has_a_stdin_that_is_empty(kernel, group):
+def test_stdin_is_empty_in_the_cell_after_exit(kernel, group):
     kernel.ok(f"%%xla --group {group}\nexit()")
     assert results(kernel, group, "sys.stdin.read()") == "{0: '', 1: ''}"
 
 
-def test_breakpoint_after_exit_says_how_to_go_on(kernel, group):
+def test_breakpoint_after_exit_explains_that_it_is_not_available(kernel, group):
     kernel.ok(f"%%xla --group {group}\nexit()")
     for cell in ("breakpoint()", "try: exit()\nexcept SystemExit: breakpoint()"):
         shown = kernel.run(f"%%xla --group {group}\n{cell}")
@@ -396,7 +396,7 @@ def test_breakpoint_after_exit_says_how_to_go_on(kernel, group):
         assert "closed file" not in shown.result
 
 
-def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, tmp_path):
+def test_a_process_forked_by_the_notebook_cannot_use_its_ranks(kernel, group, tmp_path):
     said = tmp_path / "said"
     kernel.ok(
         f"import os, pathlib\nranks_ = xla_nb.ranks({group!r})\npid_ = os.fork()\n"
@@ -411,15 +411,15 @@ def test_a_process_that_the_notebook_forks_cannot_use_its_ranks(kernel, group, t
 
 
 def handles(kernel, name, handler):
-    """Have the ranks handle SIGUSR1 so; gives their processes, which are idle by then."""
+    """Install this handler of SIGUSR1 on the ranks; return their PIDs once they are idle."""
     pids, _, _ = processes(kernel, name)
     kernel.ok(f"%%xla --group {name}\nbefore = signal.signal(signal.SIGUSR1, {handler})")
     while not all("poll" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids):
-        pass  # a cell has ended a moment before
+        pass  # a cell may have ended a moment ago
     return pids
 
 
-def test_what_a_signal_handler_raises_while_a_rank_is_idle_is_told_and_ends_nothing(kernel, group):
+def test_an_error_in_a_signal_handler_of_an_idle_rank_is_reported_and_harmless(kernel, group):
     first, _ = handles(kernel, group, "lambda *_: 1 / 0")
     os.kill(first, signal.SIGUSR1)
     kernel.ok(f"state_ = xla_nb.ranks({group!r})._group.run.state\nwhile not state_.notices: pass")
@@ -428,7 +428,7 @@ def test_what_a_signal_handler_raises_while_a_rank_is_idle_is_told_and_ends_noth
     assert results(kernel, group, "held, total(1)") == "{0: (0, 3.0), 1: (1, 3.0)}"
 
 
-def test_a_rank_that_exits_while_it_is_idle_is_not_said_to_have_run_a_function(kernel, group):
+def test_the_report_of_an_idle_ranks_exit_mentions_no_function(kernel, group):
     first, _ = handles(kernel, group, "lambda *_: os._exit(9)")
     os.kill(first, signal.SIGUSR1)
     kernel.ok(f"group_ = xla_nb.ranks({group!r})._group\nwhile len(group_.alive) > 1: pass")
@@ -437,21 +437,21 @@ def test_a_rank_that_exits_while_it_is_idle_is_not_said_to_have_run_a_function(k
     )
 
 
-def test_a_rank_that_cannot_go_on_to_the_next_cell_says_why(kernel, group):
+def test_a_rank_that_cannot_start_the_next_cell_reports_why(kernel, group):
     limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))"
     kernel.run(f"%%xla --group {group}\nimport resource\nif rank == 1: {limit}")
     kernel.run(f"%%xla --group {group}\nheld")
     assert "Too many open files" in kernel.run(f"%%xla --group {group}\nheld").error
 
 
-def test_a_cell_can_be_stopped_after_one_that_has_ignored_interrupts(kernel, group):
+def test_a_cell_can_be_stopped_after_an_earlier_one_ignored_interrupts(kernel, group):
     kernel.ok(f"%%xla --group {group}\nbefore = signal.signal(signal.SIGINT, signal.SIG_IGN)")
     shown = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 600\ntime.sleep(600)")
     assert "Timed out" in shown.error
     assert results(kernel, group, "held") == "{0: 0, 1: 1}"
 
 
-def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
+def test_the_lock_of_a_dead_rank_is_released_for_the_others(kernel, group):
     shown = kernel.run(
         f"%%xla --group {group} --grace 600\n"
         "lock.acquire()\nif rank == 0: os._exit(3)\nlock.release()\ntime.sleep(0)"
@@ -478,7 +478,7 @@ Group.wait_until_ready = die
 """
 
 
-def test_what_was_only_read_is_not_replayed(kernel, group):
+def test_values_that_were_only_read_are_not_replayed(kernel, group):
     kernel.ok(f"%%xla --group {group}\nimport os\npids = [os.getpid()]")
     kernel.ok(f"ranks_ = xla_nb.ranks({group!r})\nranks_['pids[0]'], ranks_.pull('pids')")
     kernel.ok("ranks_.pull('pids.append(1)', rank=1)")
@@ -488,7 +488,7 @@ def test_what_was_only_read_is_not_replayed(kernel, group):
     assert results(kernel, group, "len(pids)") == "{0: 1, 1: 2}"
 
 
-def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel):
+def test_a_replay_is_still_possible_after_a_rank_died_during_the_restart(kernel):
     group = "a_rank_dies"
     start(kernel, group, options="--grace 1")
     kernel.ok(f"%%xla --group {group}\nkept = 7")
@@ -526,7 +526,7 @@ SCRIPT = """
 """
 
 
-def test_a_script_keeps_ranks_and_leaves_none(tmp_path):
+def test_a_script_can_use_live_ranks_and_leaves_no_processes(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, path]
@@ -549,7 +549,7 @@ Programs.begin = interrupted
 """
 
 
-def test_what_an_interrupted_rank_has_not_taken_is_sent_again(kernel, group):
+def test_values_that_an_interrupted_rank_missed_are_re_sent(kernel, group):
     kernel.ok("holder = [0]\ndef get(): return holder[0]")
     assert results(kernel, group, "get()") == "{0: 0, 1: 0}"
     results(kernel, group, INTERRUPTED, "1")
@@ -575,7 +575,7 @@ late.join_end()
 """
 
 
-def test_ranks_that_return_as_they_are_stopped_live_on(kernel, group, tmp_path):
+def test_ranks_that_return_while_being_stopped_stay_alive(kernel, group, tmp_path):
     kernel.ok(f"from pathlib import Path\ngo = Path({str(tmp_path / 'go')!r})")
     waits = "while not go.exists(): time.sleep(0.01)"
     kernel.ok(f"%%xla 0 --group {group} --bg -o late\n{waits}")

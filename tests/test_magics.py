@@ -1,4 +1,4 @@
-"""%%xla_spawn in a real kernel, as a user writes it."""
+"""`%%xla_spawn` in a real kernel, as users write it."""
 
 import re
 import sys
@@ -15,10 +15,10 @@ def spawn(body, line=""):
     return f"{SPAWN} {line}\n{body}"
 
 
-# ---------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------- results
 
 
-def test_a_function_runs_on_every_rank_and_its_results_come_back(notebook):
+def test_a_function_runs_on_every_rank_and_returns_its_results(notebook):
     shown = notebook.ok(
         '%%xla_spawn -n 4 --args "(0.1,)" -o got\n'
         "import torch_xla\n"
@@ -36,19 +36,19 @@ def test_a_function_runs_on_every_rank_and_its_results_come_back(notebook):
     assert notebook.value("0 < got.elapsed < 60 and got.record.log(0).exists()") == "True"
 
 
-def test_the_run_is_also_data_for_programs(notebook):
+def test_a_run_also_has_a_json_representation(notebook):
     shown = notebook.ok(spawn("def f(rank):\n    return rank * 2"))
     data = shown.data["application/vnd.xla-nb.run+json"]
     assert data["ok"]
     assert [rank["result"] for rank in data["ranks"]] == ["0", "2"]
 
 
-def test_ranks_that_return_at_once_still_have_a_process_each(notebook):
+def test_each_rank_has_its_own_process_even_if_it_returns_at_once(notebook):
     notebook.ok("%%xla_spawn -n 8 -o each\nimport os\ndef f(rank): return os.getpid()")
     assert notebook.value("len(set(each.results.values()))") == "8"
 
 
-def test_a_cell_of_statements_is_the_program_and_its_last_expression_the_result(notebook):
+def test_a_cell_of_statements_runs_and_its_last_expression_is_the_result(notebook):
     notebook.ok(spawn("print(world_size, device)\nwith lock:\n    x = rank + 1\nx * 10", "-o s"))
     assert notebook.value("s.results") == "{0: 10, 1: 20}"
     assert notebook.value("s.output(0)") == r"'2 xla:0\n'"
@@ -63,16 +63,16 @@ def test_the_function_named_on_the_line_is_launched(notebook):
     assert notebook.value("named[1]") == "'first'"
 
 
-def test_a_function_of_an_earlier_cell_can_be_named(notebook):
+def test_a_function_from_an_earlier_cell_can_be_launched_by_name(notebook):
     notebook.ok("def earlier(rank):\n    return rank + 40")
     notebook.ok("%%xla_spawn earlier -n 2 -o e\n# nothing but a name")
     assert notebook.value("e.results") == "{0: 40, 1: 41}"
 
 
-# ---------------------------------------------------------------- the notebook goes along
+# ---------------------------------------------------------------- values from the notebook
 
 
-def test_functions_classes_imports_and_values_of_earlier_cells_go_along(notebook):
+def test_functions_classes_imports_and_values_of_earlier_cells_are_sent(notebook):
     notebook.ok(
         "import numpy as np\nfrom math import tau as full_turn\nSCALE = np.array([1.0, 2.0])\n"
         "class Base:\n    def __init__(self, k):\n        self.k = k\n"
@@ -88,8 +88,8 @@ def test_functions_classes_imports_and_values_of_earlier_cells_go_along(notebook
     assert notebook.value("type(g[1][3]) is Child") == "True"
 
 
-def test_a_result_is_of_the_class_of_its_launch(notebook):
-    """As every object of a notebook is of the class that it was made of."""
+def test_a_result_keeps_the_class_as_defined_at_its_launch(notebook):
+    """Like any object in a notebook, it keeps the class that it was created with."""
     cell = "class Edited:\n    def n(self): return {}\ndef f(rank):\n    return Edited()"
     notebook.ok(spawn(cell.format(1), "-o first"))
     assert notebook.value("type(first[0]) is Edited") == "True"
@@ -132,26 +132,26 @@ def is_so_(got):
 """
 
 
-def test_results_are_of_the_notebooks_classes_however_these_are_called(notebook):
+def test_results_are_instances_of_notebook_classes_whatever_these_are_called(notebook):
     notebook.ok(OTHERWISE_NAMED)
     notebook.ok(KINDS)
     notebook.ok(spawn("def f(rank): return all_of_them_()", "-n 2 -o kinds_"))
     assert notebook.value("[is_so_(kinds_[rank]) for rank in range(2)]") == "[True, True]"
     notebook.ok("%xla_start --name kinds -n 2")
     notebook.ok("%%xla --group kinds\nkept_ = all_of_them_()")
-    notebook.ok("%%xla --group kinds -o kinds_\nkept_")  # which needs nothing of the notebook's
+    notebook.ok("%%xla --group kinds -o kinds_\nkept_")  # needs nothing from the notebook
     assert notebook.value("[is_so_(kinds_[rank]) for rank in range(2)]") == "[True, True]"
     notebook.ok("%xla_shutdown kinds")
 
 
-def test_the_definition_that_is_current_counts(notebook):
+def test_a_launch_uses_the_latest_definition(notebook):
     notebook.ok("def version():\n    return 'old'")
     notebook.ok("def version():\n    return 'new'")
     notebook.ok(spawn("def f(rank):\n    return version()", "-o v"))
     assert notebook.value("v[0]") == "'new'"
 
 
-def test_a_local_module_edited_between_two_runs_is_the_new_one(notebook, tmp_path):
+def test_a_run_uses_the_latest_version_of_an_edited_local_module(notebook, tmp_path):
     module = tmp_path / "local_helper_module.py"
     notebook.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     for word in ("one", "another"):
@@ -164,9 +164,7 @@ def test_a_local_module_edited_between_two_runs_is_the_new_one(notebook, tmp_pat
     notebook.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
-def test_a_file_that_is_written_again_after_its_import_is_the_ranks_and_a_note_tells(
-    notebook, tmp_path
-):
+def test_ranks_import_a_file_rewritten_since_the_notebooks_import_and_report_it(notebook, tmp_path):
     file = tmp_path / "helper_written.py"
     notebook.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     notebook.ok(f"%%writefile {file}\nRATE = 1\ndef f(): return 'old', RATE")
@@ -183,7 +181,7 @@ def test_a_file_that_is_written_again_after_its_import_is_the_ranks_and_a_note_t
     notebook.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
-def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebook, tmp_path):
+def test_ranks_have_the_notebooks_directory_and_environment_plus_env_options(notebook, tmp_path):
     notebook.ok(
         f"import os; home = os.getcwd(); os.chdir({str(tmp_path)!r}); os.environ['MY'] = '1'"
     )
@@ -197,7 +195,7 @@ def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebo
     assert notebook.value("env[0]") == repr((str(tmp_path), "1", "2 and 3"))
 
 
-def test_what_a_launched_cell_defines_is_there_for_later_cells(notebook):
+def test_definitions_of_a_launched_cell_are_available_in_later_cells(notebook):
     notebook.ok(
         spawn(
             "import colorsys\nRATE = 3\ndef later(rank):\n    return rank * RATE, colorsys.__name__"
@@ -206,18 +204,18 @@ def test_what_a_launched_cell_defines_is_there_for_later_cells(notebook):
     assert notebook.value("later(5), RATE") == "((15, 'colorsys'), 3)"
 
 
-def test_arguments_may_name_what_an_earlier_launched_cell_defined(notebook):
+def test_arguments_can_refer_to_definitions_of_an_earlier_launched_cell(notebook):
     notebook.ok(spawn("LIMIT = 12\ndef unused(rank): pass"))
     notebook.ok(spawn("def f(rank, limit): return limit", '--args "(LIMIT,)" -o named_args'))
     assert notebook.value("named_args[0]") == "12"
 
 
-def test_a_function_and_its_spawn_may_stand_in_one_cell(notebook):
+def test_a_function_and_its_spawn_call_can_be_in_one_cell(notebook):
     notebook.ok("import xla_nb\ndef twin(rank): return rank\nboth = xla_nb.spawn(twin, n=2)")
     assert notebook.value("both.results") == "{0: 0, 1: 1}"
 
 
-def test_annotations_are_not_evaluated_where_the_cell_says_so(notebook):
+def test_a_cell_can_postpone_evaluation_of_annotations(notebook):
     notebook.ok(
         spawn(
             "from __future__ import annotations\ndef f(rank: NoSuchType) -> None: return 3", "-o a"
@@ -227,7 +225,7 @@ def test_annotations_are_not_evaluated_where_the_cell_says_so(notebook):
 
 
 @pytest.mark.slow
-def test_a_later_launch_uses_a_definition_of_a_notebook_with_very_many_cells(tmp_path):
+def test_a_launch_finds_definitions_in_a_notebook_with_hundreds_of_cells(tmp_path):
     notebook = Notebook(XLA_NB_HOME=str(tmp_path))
     try:
         notebook.ok("%load_ext xla_nb")
@@ -239,13 +237,13 @@ def test_a_later_launch_uses_a_definition_of_a_notebook_with_very_many_cells(tmp
         notebook.close()
 
 
-def test_a_later_launch_uses_what_an_earlier_launched_cell_defined(notebook):
+def test_a_later_launch_uses_definitions_of_an_earlier_launched_cell(notebook):
     notebook.ok(spawn("FACTOR = 5\ndef scaled(rank):\n    return rank * FACTOR"))
     notebook.ok(spawn("def f(rank):\n    return scaled(rank) + 1", "-o l"))
     assert notebook.value("l[1]") == "6"
 
 
-def test_results_of_a_class_that_the_cell_defined_are_of_the_notebooks_class(notebook):
+def test_results_of_a_class_defined_in_the_cell_have_the_notebooks_class(notebook):
     notebook.ok(
         spawn(
             "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n"
@@ -265,13 +263,13 @@ def test_shell_lines_in_a_cell_run_on_the_ranks(notebook):
     assert notebook.value("sh[1]") == "'from a shell'"
 
 
-def test_ipythons_own_open_is_not_what_ranks_get(notebook):
+def test_ranks_get_the_builtin_open_instead_of_ipythons(notebook):
     notebook.ok(spawn("def f(rank):\n    return open is __builtins__['open']", "-o o"))
     assert notebook.value("o[0]") == "True"
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_data_loader_workers_find_the_cells_classes(notebook, method):
+def test_data_loader_workers_find_classes_of_the_cell(notebook, method):
     notebook.ok("OFFSET = 100")
     notebook.ok(
         spawn(
@@ -289,10 +287,10 @@ def test_data_loader_workers_find_the_cells_classes(notebook, method):
     assert notebook.value("loaded[1]") == "[[100, 101], [102, 103]]"
 
 
-# ---------------------------------------------------------------- what ranks share
+# ---------------------------------------------------------------- shared objects
 
 
-def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
+def test_ranks_share_locks_of_the_notebook(notebook):
     notebook.ok(
         "import multiprocessing as mp\n"
         "queue, gate, shared_lock = mp.Queue(), mp.Barrier(2), mp.Lock()"
@@ -310,7 +308,7 @@ def test_locks_of_the_notebook_are_shared_by_the_ranks(notebook):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_primitives_are_shared_with_the_notebook_while_a_run_is_in_the_background(notebook, method):
+def test_a_background_run_shares_multiprocessing_primitives_with_the_notebook(notebook, method):
     notebook.ok(
         f"import multiprocessing as mp\nctx = mp.get_context('{method}')\n"
         "asked, told, go = ctx.Queue(), ctx.Queue(), ctx.Event()\n"
@@ -333,7 +331,7 @@ def test_primitives_are_shared_with_the_notebook_while_a_run_is_in_the_backgroun
     assert notebook.value("total.value") == "2"
 
 
-def test_what_ranks_have_put_into_a_queue_is_read_when_they_have_ended(notebook):
+def test_queue_items_can_be_read_after_the_ranks_that_put_them_have_ended(notebook):
     notebook.ok("import multiprocessing as mp\nfilled = mp.get_context('spawn').Queue()")
     notebook.ok(
         spawn(
@@ -344,14 +342,14 @@ def test_what_ranks_have_put_into_a_queue_is_read_when_they_have_ended(notebook)
         )
     )
     assert notebook.value("putting.results") == "{0: 'done', 1: 'done'}"
-    notebook.ok("%%xla_spawn -n 1\ndef f(rank): pass")  # which ends what other runs have left
+    notebook.ok("%%xla_spawn -n 1\ndef f(rank): pass")  # ends leftovers of other runs
     read = (
         "sorted((r, n, len(content)) for r, n, content in (filled.get(timeout=60) for _ in '6'*6))"
     )
     assert notebook.value(read) == str([(r, n, 100_000) for r in range(2) for n in range(3)])
 
 
-def test_a_rank_fails_that_has_put_more_into_a_queue_than_it_holds_unread(notebook):
+def test_a_rank_that_overfills_an_unread_queue_fails(notebook):
     notebook.ok("import multiprocessing as mp\nlarge = mp.Queue()")
     shown = notebook.run(spawn("def f(rank):\n    large.put(bytes(2_000_000))"))
     assert "Both ranks failed (rank " in shown.error
@@ -361,7 +359,7 @@ def test_a_rank_fails_that_has_put_more_into_a_queue_than_it_holds_unread(notebo
 
 
 @pytest.mark.leaves("files")
-def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
+def test_tensors_and_arrays_in_shared_memory_are_shared_with_the_notebook(notebook):
     notebook.ok(
         "import tempfile, numpy, torch\nfrom multiprocessing.shared_memory import SharedMemory\n"
         "counts = torch.zeros(4).share_memory_()\n"
@@ -382,7 +380,7 @@ def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
     notebook.ok("del bytes_; block.close(); block.unlink()")
 
 
-def test_a_queue_that_is_older_than_the_extension_is_refused(notebook):
+def test_a_queue_created_before_loading_the_extension_is_refused(notebook):
     notebook.ok("from xla_nb.pickling import multiprocess as shared\nshared.named().turn_off()")
     made = notebook.ok("import multiprocessing as mp\nolder = mp.Queue()").number
     notebook.ok("shared.named().turn_on()")
@@ -395,7 +393,7 @@ def test_a_queue_that_is_older_than_the_extension_is_refused(notebook):
     notebook.ok("older.close()")
 
 
-def test_a_manager_of_the_notebook_goes_on_working(notebook):
+def test_a_manager_of_the_notebook_works_on_ranks(notebook):
     notebook.ok("import multiprocessing as mp\nmanager = mp.Manager(); board = manager.dict()")
     notebook.ok(spawn("def f(rank):\n    board[rank] = rank * 7"))
     assert notebook.value("dict(sorted(board.items()))") == "{0: 0, 1: 7}"
@@ -405,7 +403,7 @@ def test_a_manager_of_the_notebook_goes_on_working(notebook):
 # ---------------------------------------------------------------- output
 
 
-def test_an_interrupt_ends_a_run_that_prints_faster_than_it_is_shown(notebook):
+def test_an_interrupt_stops_a_run_that_prints_faster_than_it_is_shown(notebook):
     def when_it_prints(shown):
         if "] y" in shown.stdout and not asked:
             asked.append(True)
@@ -435,7 +433,7 @@ def test_output_of_c_code_and_progress_bars_is_shown_line_by_line(notebook):
     assert "[1] warned" in shown.error_lines
 
 
-def test_a_flood_is_cut_in_the_notebook_and_whole_in_the_file(notebook):
+def test_a_flood_of_output_is_shortened_in_the_notebook_but_complete_in_the_file(notebook):
     shown = notebook.ok(
         spawn("def f(rank):\n    for i in range(5000):\n        print('line', i)", "-o flood")
     )
@@ -445,7 +443,7 @@ def test_a_flood_is_cut_in_the_notebook_and_whole_in_the_file(notebook):
     assert notebook.value("flood.output(1).count(chr(10))") == "5000"
 
 
-def test_braces_of_arguments_are_the_expressions_and_others_are_filled_in(notebook):
+def test_braces_in_args_are_kept_while_other_braces_are_expanded(notebook):
     notebook.ok("N, x = 2, 7")
     notebook.ok(
         '%%xla_spawn -n {N} --view text --args "({1, 2}, {x}, {x: N})" -o braces\n'
@@ -455,7 +453,7 @@ def test_braces_of_arguments_are_the_expressions_and_others_are_filled_in(notebo
     assert notebook.value("len(braces.results)") == "2"
 
 
-def test_a_model_that_is_an_argument_is_the_one_its_global_optimizer_trains(notebook):
+def test_a_model_passed_as_an_argument_is_the_one_a_global_optimizer_trains(notebook):
     notebook.ok(
         "import math, torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
         "        super().__init__(); self.layer = torch.nn.Linear(2, 1)\n"
@@ -478,14 +476,14 @@ def test_a_model_that_is_an_argument_is_the_one_its_global_optimizer_trains(note
     assert notebook.value("own.results") == "{0: True, 1: True}"
 
 
-def test_lines_count_from_a_magic_above(notebook):
+def test_line_numbers_include_magics_above_the_launch(notebook):
     shown = notebook.run(
         "%%time\n%%xla_spawn -n 2 --view text\ndef f(rank):\n    raise ValueError('boom')"
     )
     assert f"at Cell In[{shown.number}], line 4: ValueError: boom" in shown.error
 
 
-def test_a_cell_may_launch_twice_and_in_a_loop(notebook):
+def test_a_cell_can_launch_several_times(notebook):
     notebook.ok(
         "launch = get_ipython().run_cell_magic\n"
         "made = [launch('xla_spawn', f'-n {n} --view text', f'def f(rank): return {n} + rank')"
@@ -494,7 +492,7 @@ def test_a_cell_may_launch_twice_and_in_a_loop(notebook):
     assert notebook.value("[run.results for run in made]") == "[{0: 1}, {0: 2, 1: 3}]"
 
 
-def test_each_launch_of_a_cell_has_its_own_lines(notebook):
+def test_each_launch_of_a_cell_has_its_own_line_numbers(notebook):
     notebook.ok(
         "launch = get_ipython().run_cell_magic\n"
         "first = launch('xla_spawn', '-n 1 --view none', 'def f(rank): return 1')\n"
@@ -505,7 +503,7 @@ def test_each_launch_of_a_cell_has_its_own_lines(notebook):
     assert "def g(rank): 1 / 0" in notebook.value("second.errors[0].traceback")
 
 
-def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
+def test_ranks_and_notebook_share_values_computed_at_top_level_of_a_launched_cell(notebook):
     notebook.ok(
         spawn(
             "import random, torch\n"
@@ -522,15 +520,15 @@ def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
     assert notebook.value("bool((second[1][1] == first[0][1]).all())") == "True"
 
 
-def test_exit_ends_a_rank_without_a_result_of_its_own(notebook):
+def test_exit_ends_a_rank_without_a_result(notebook):
     notebook.ok(spawn("def f(rank):\n    exit()", "-o left"))
     assert notebook.value("left.results") == "{0: None, 1: None}"
 
 
-# ---------------------------------------------------------------- failing
+# ---------------------------------------------------------------- failures
 
 
-def test_a_failure_names_rank_cell_and_line_and_shows_the_source(notebook):
+def test_a_failure_names_rank_cell_and_line_and_shows_the_source_line(notebook):
     shown = notebook.run(spawn("def f(rank):\n    x = 1\n    raise ValueError('boom')", "-o bad"))
     assert shown.status == "error"
     assert shown.ename == "RunFailed"
@@ -547,7 +545,7 @@ def test_a_failure_names_rank_cell_and_line_and_shows_the_source(notebook):
     )
 
 
-def test_a_failure_is_shown_at_once_and_the_others_stop_after_the_grace_period(notebook, tmp_path):
+def test_a_failure_is_shown_before_the_other_ranks_have_stopped(notebook, tmp_path):
     shown = notebook.run(
         spawn(
             f"import time, pathlib\nflag = pathlib.Path({str(tmp_path / 'asleep')!r})\n"
@@ -563,7 +561,7 @@ def test_a_failure_is_shown_at_once_and_the_others_stop_after_the_grace_period(n
     assert shown.seen("ValueError: early") < shown.seen("woken")
 
 
-def test_keep_going_gives_the_failed_run_back(notebook):
+def test_keep_going_returns_the_failed_run(notebook):
     shown = notebook.ok(
         spawn("def f(rank):\n    assert rank == 0\n    return 'kept'", "--keep-going -o k")
     )
@@ -571,7 +569,7 @@ def test_keep_going_gives_the_failed_run_back(notebook):
     assert notebook.value("k.results, list(k.errors)") == "({0: 'kept'}, [1])"
 
 
-def test_a_killed_rank_is_named_with_its_signal(notebook):
+def test_a_killed_rank_is_reported_with_its_signal(notebook):
     shown = notebook.run(
         spawn(
             "import os, signal\ndef f(rank):\n    print('last words')\n"
@@ -583,7 +581,7 @@ def test_a_killed_rank_is_named_with_its_signal(notebook):
     assert notebook.value("killed.output(1)") == r"'last words\n'"
 
 
-def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
+def test_an_early_exit_is_distinguished_from_a_normal_return(notebook):
     shown = notebook.run(
         spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)")
     )
@@ -591,7 +589,7 @@ def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
     assert "Rank 1 failed" not in shown.error
 
 
-def test_statements_that_exit_with_nothing_wrong_have_returned_none(notebook):
+def test_statements_that_exit_successfully_return_none(notebook):
     notebook.ok("%%xla_spawn -n 2 -o exited\nimport sys\nif rank: sys.exit()\nrank")
     assert notebook.value("exited.results") == "{0: 0, 1: None}"
     shown = notebook.run("%%xla_spawn -n 2\nimport sys\nif rank: sys.exit(2)\nrank")
@@ -599,7 +597,7 @@ def test_statements_that_exit_with_nothing_wrong_have_returned_none(notebook):
     assert "SystemExit: 2" in shown.error
 
 
-def test_a_result_that_cannot_be_pickled_fails_its_rank_alone(notebook):
+def test_a_result_that_cannot_be_pickled_fails_only_its_rank(notebook):
     shown = notebook.run(
         spawn("def f(rank):\n    return (i for i in 'ab') if rank else 'fine'", "-o half")
     )
@@ -609,7 +607,7 @@ def test_a_result_that_cannot_be_pickled_fails_its_rank_alone(notebook):
     assert notebook.value("half.results") == "{0: 'fine'}"
 
 
-def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
+def test_an_interrupt_stops_every_rank_and_reports_where_they_were(notebook):
     interrupted = []
 
     def when_all_run(shown):
@@ -632,7 +630,7 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
     assert notebook.value("stopped.done") == "True"
 
 
-def test_a_rank_that_ignores_every_request_is_ended_all_the_same(notebook):
+def test_a_rank_that_ignores_signals_is_ended_anyway(notebook):
     def when_running(shown):
         if {"[0] running", "[1] running"} <= {*shown.lines} and not done:
             done.append(True)
@@ -679,7 +677,7 @@ def f(rank):
 """
 
 
-def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(notebook):
+def test_finally_gets_the_grace_period_in_any_blocking_system_call(notebook):
     notebook.ok(f"%%xla_spawn -n 9 --bg -o waiters --grace 60\n{WAITS}")
     notebook.ok(
         "while not waiters.done and not all('up' in waiters.output(r) for r in range(9)): "
@@ -691,7 +689,7 @@ def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(noteb
     assert "may take up to 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
 
 
-def test_an_interrupt_that_python_loses_is_repeated_and_no_other_is(notebook):
+def test_only_an_interrupt_that_python_loses_is_repeated(notebook):
     notebook.ok(
         "%%xla_spawn -n 2 --bg -o unheard --grace 60\nimport os, signal, time\ndef f(rank):\n"
         "    heard = signal.getsignal(signal.SIGINT)\n"
@@ -706,7 +704,7 @@ def test_an_interrupt_that_python_loses_is_repeated_and_no_other_is(notebook):
     assert notebook.value("[unheard.output(rank) for rank in (0, 1)]") == repr(["up\ntidied\n"] * 2)
 
 
-def test_a_handler_of_the_programs_own_gets_one_interrupt(notebook):
+def test_a_custom_signal_handler_receives_one_interrupt(notebook):
     notebook.ok(
         "%%xla_spawn -n 1 --bg -o minds --grace 60\nimport signal, time\ndef f(rank):\n"
         "    got = []\n    signal.signal(signal.SIGINT, lambda *about: got.append(1))\n"
@@ -718,7 +716,7 @@ def test_a_handler_of_the_programs_own_gets_one_interrupt(notebook):
     assert notebook.value("minds.output(0)") == repr("up\n1\n")
 
 
-def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):
+def test_a_crash_during_cleanup_is_reported_with_its_cause(notebook):
     crashing = "os.kill(os.getpid(), signal.SIGSEGV) if rank else os._exit(7)"
     notebook.ok(
         "%%xla_spawn -n 2 --bg -o crashing\nimport os, signal, time\ndef f(rank):\n    try:\n"
@@ -731,7 +729,7 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     assert "rank 1: crashed with SIGSEGV" in shown.error
 
 
-def test_what_raises_while_it_stops_shows_no_frame_of_ours(notebook):
+def test_an_error_during_a_stop_shows_no_internal_frames(notebook):
     notebook.ok(
         "%%xla_spawn -n 1 --bg -o unclean\nimport time\nprint('up', flush=True)\ntry:\n"
         "    time.sleep(600)\nexcept BaseException as error:\n"
@@ -744,7 +742,7 @@ def test_what_raises_while_it_stops_shows_no_frame_of_ours(notebook):
     assert "in _interrupt" not in shown.error
 
 
-def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
+def test_a_second_interrupt_ends_ranks_that_are_slow_to_stop(notebook):
     sent = []
 
     def interrupt(shown):
@@ -766,7 +764,7 @@ def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
     assert "RunFailed: Stopped by an interrupt" in shown.error
 
 
-def test_a_process_that_a_rank_forks_is_not_the_rank(notebook):
+def test_a_process_forked_by_a_rank_is_not_mistaken_for_the_rank(notebook):
     notebook.ok(
         spawn(
             "import os, sys\ndef f(rank):\n    child = os.fork()\n    if child == 0:\n"
@@ -779,14 +777,14 @@ def test_a_process_that_a_rank_forks_is_not_the_rank(notebook):
     assert "in the child" in notebook.value("forked.output(1, 'err')")
 
 
-def test_a_rank_that_closes_its_stdout_has_ended_as_any_other(notebook):
+def test_a_rank_that_closes_its_stdout_ends_normally(notebook):
     body = "import sys\ndef f(rank):\n    sys.stdout.close()\n    return rank"
     shown = notebook.ok(spawn(body, "-o closed"))
     assert notebook.value("closed.results") == "{0: 0, 1: 1}"
     assert shown.stderr == ""
 
 
-def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
+def test_threads_ended_with_their_rank_are_reported(notebook):
     body = (
         "import threading, time\ndef f(rank):\n"
         "    if rank: threading.Thread(target=time.sleep, args=(600,)).start()"
@@ -795,7 +793,7 @@ def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
     assert "The ranks left threads, processes or `atexit` handlers running" in shown.stderr
 
 
-def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
+def test_stopping_a_run_repeatedly_does_not_affect_other_runs(notebook):
     notebook.ok(
         spawn("import time\ndef f(rank):\n    try: time.sleep(600)\n"
               "    finally: time.sleep(600)", "--bg --grace 600 -o stayer")
@@ -808,7 +806,7 @@ def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
     assert notebook.value("goer.results") == "{0: 0, 1: 1}"
 
 
-def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebook):
+def test_a_rank_interrupted_from_outside_is_reported_as_the_cause(notebook):
     notebook.ok(
         spawn(
             "import time\nimport torch_xla.core.xla_model as xm\ndef f(rank):\n"
@@ -829,7 +827,7 @@ def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebo
     assert "1 other failed because of it" in told.splitlines()[0]
 
 
-def test_the_time_limit_stops_a_run(notebook):
+def test_a_run_stops_at_its_time_limit(notebook):
     shown = notebook.run(
         spawn("import time\ndef f(rank):\n    while True: time.sleep(0.05)", "--timeout 0.5s")
     )
@@ -839,7 +837,7 @@ def test_the_time_limit_stops_a_run(notebook):
 # ---------------------------------------------------------------- in the background
 
 
-def test_a_background_run_returns_at_once_and_can_be_waited_for(notebook):
+def test_a_background_run_returns_at_once_and_supports_wait(notebook):
     notebook.ok("import pathlib, tempfile\ngate_file = pathlib.Path(tempfile.mkdtemp()) / 'go'")
     shown = notebook.ok(
         spawn(
@@ -860,7 +858,7 @@ def test_a_background_run_can_be_stopped(notebook):
     assert "Stopped by run.stop()" in notebook.value("why")
 
 
-def test_two_runs_at_once_keep_to_themselves(notebook, tmp_path):
+def test_two_concurrent_runs_do_not_interfere(notebook, tmp_path):
     for name, other in ("ab", "ba"):
         notebook.ok(
             spawn(
@@ -890,28 +888,34 @@ WRONG = {
         "%%xla_spawn -n -3\ndef f(rank): pass",
         "-n must be a whole number of at least 1, not '-3'.",
     ),
-    "a number that is none": (
+    "a number of ranks that is not a number": (
         "%%xla_spawn -n many\ndef f(rank): pass",
         "-n must be a whole number of at least 1, not 'many'.",
     ),
-    "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
-    "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
+    "arguments that are not a tuple": (
+        '%%xla_spawn --args "0.1"\ndef f(rank, x): pass',
+        '"(0.1,)"',
+    ),
+    "arguments that raise": (
+        '%%xla_spawn --args "1/0,"\ndef f(rank, x): pass',
+        "ZeroDivisionError",
+    ),
     "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "missing closing quote"),
-    "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function named nobody"),
-    "an entry that is no function": ("%%xla_spawn f\nf = 3", "Cannot launch f: "),
+    "an unknown function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function named nobody"),
+    "an entry point that is not a function": ("%%xla_spawn f\nf = 3", "Cannot launch f: "),
     "too few arguments": ("%%xla_spawn\ndef f(rank, x): pass", "missing a required argument: 'x'"),
     "too many arguments": ('%%xla_spawn --args "(1, 2)"\ndef f(rank): pass', "too many"),
     "a syntax error": ("%%xla_spawn\ndef f(rank:\n    pass", "line 2"),
-    "a missing name": ("%%xla_spawn\ndef f(rank):\n    return nowhere_to_be_found", "line 3"),
-    "a time that is none": (
+    "an undefined name": ("%%xla_spawn\ndef f(rank):\n    return nowhere_to_be_found", "line 3"),
+    "an invalid time": (
         "%%xla_spawn --timeout soon\ndef f(rank): pass",
         "Invalid --timeout 'soon'. Use 90, 5m or 2h.",
     ),
-    "a place that is none": (
+    "an unknown engine": (
         "%%xla_spawn --on nowhere\ndef f(rank): pass",
         "Unknown --on 'nowhere'. Choose local, ray or ray://HOST:PORT.",
     ),
-    "hosts of one machine": (
+    "several hosts on one machine": (
         "%%xla_spawn --hosts 2\ndef f(rank): pass",
         "--hosts 2 needs --on ray: this machine is one host.",
     ),
@@ -919,11 +923,11 @@ WRONG = {
         "%%xla_spawn --on ray --hosts 0\ndef f(rank): pass",
         "--hosts must be a whole number of at least 1",
     ),
-    "a wait that is no time": (
+    "an invalid wait": (
         "%%xla_spawn --on ray --wait soon\ndef f(rank): pass",
         "Invalid --wait 'soon'.",
     ),
-    "an assignment that is none": (
+    "an invalid assignment": (
         "%%xla_spawn --env FOO\ndef f(rank): pass",
         "--env needs NAME=VALUE: the name of a variable, `=` and its value.",
     ),
@@ -935,16 +939,16 @@ WRONG = {
         "%%xla_spawn --view pannel\ndef f(rank): pass",
         "Unknown --view 'pannel'. Choose panel, text or none.",
     ),
-    "a target that is no name": (
+    "a target that is not a name": (
         "%%xla_spawn -o 1x\ndef f(rank): pass",
         "-o needs a variable name; '1x' is not one.",
     ),
-    "a magic that ranks lack": ("%%xla_spawn\ndef f(rank):\n    %timeit 1", "timeit"),
+    "a magic that ranks do not have": ("%%xla_spawn\ndef f(rank):\n    %timeit 1", "timeit"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_one_paragraph_with_the_fix_and_starts_nothing(notebook, what):
+def test_invalid_input_raises_a_short_error_that_names_the_fix(notebook, what):
     cell, said = WRONG[what]
     shown = notebook.run(cell)
     assert shown.status == "error"
@@ -953,7 +957,7 @@ def test_wrong_input_is_one_paragraph_with_the_fix_and_starts_nothing(notebook, 
     assert "site-packages" not in shown.error
 
 
-def test_an_open_file_is_refused_with_its_name_and_the_cell_that_made_it(notebook):
+def test_an_open_file_is_refused_with_its_name_and_the_cell_that_defined_it(notebook):
     made = notebook.ok("handle = open('/etc/hostname')").number
     shown = notebook.run(spawn("def f(rank):\n    return handle.read()"))
     assert "`handle` (_io.TextIOWrapper" in shown.error
@@ -962,14 +966,14 @@ def test_an_open_file_is_refused_with_its_name_and_the_cell_that_made_it(noteboo
     notebook.ok("handle.close(); del handle")
 
 
-def test_a_device_touched_at_the_cells_top_level_is_named_with_its_line(notebook):
+def test_opening_a_device_at_top_level_is_refused_with_its_line(notebook):
     shown = notebook.run(
         spawn("import torch_xla\ndevice = torch_xla.device()\ndef f(rank):\n    return device")
     )
     assert f"Cell In[{shown.number}], line 3, would open the XLA device" in shown.error
 
 
-def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
+def test_launching_from_a_rank_is_refused(notebook):
     shown = notebook.run(
         spawn("import xla_nb\ndef g(i): return i\ndef f(rank):\n    return xla_nb.spawn(g)")
     )
@@ -979,7 +983,7 @@ def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
 # ---------------------------------------------------------------- settings and help
 
 
-def test_defaults_are_shown_set_and_put_back(notebook):
+def test_config_shows_sets_and_resets_defaults(notebook):
     assert "grace       5.0" in notebook.ok("%xla_config").stdout
     assert "n           3" in notebook.ok("%xla_config n=3").stdout
     notebook.ok("%%xla_spawn -o three\ndef f(rank): return rank")
@@ -990,20 +994,20 @@ def test_defaults_are_shown_set_and_put_back(notebook):
 @pytest.mark.parametrize(
     "wrong", ["speed=3", "n=many", "n", "timeout=soon", "keep_going=2", "view=pannel"]
 )
-def test_a_wrong_setting_is_refused(notebook, wrong):
+def test_an_invalid_setting_is_refused(notebook, wrong):
     shown = notebook.run(f"%xla_config {wrong}")
     assert shown.ename == "UsageError"
     notebook.ok("%xla_config reset")
 
 
 @pytest.mark.parametrize(("text", "value"), [("no", "False"), ("yes", "True"), ("False", "False")])
-def test_a_switch_is_set_by_words(notebook, text, value):
+def test_a_boolean_setting_accepts_words(notebook, text, value):
     assert f"keep_going  {value}" in notebook.ok(f"%xla_config keep_going={text}").stdout
     notebook.ok("%xla_config reset")
 
 
 @pytest.mark.parametrize(("view", "lines"), [("--view text", 2), ("--view none", 0), ("", 0)])
-def test_a_background_run_is_followed_as_text_when_asked_for(notebook, view, lines):
+def test_a_background_run_prints_its_output_only_with_the_text_view(notebook, view, lines):
     shown = notebook.ok(
         "import threading\n"
         f"get_ipython().run_cell_magic('xla_spawn', '-n 2 --bg {view} -o behind',\n"
@@ -1015,7 +1019,7 @@ def test_a_background_run_is_followed_as_text_when_asked_for(notebook, view, lin
     assert shown.printed.count("] from behind") == lines
 
 
-def test_the_help_is_readable(notebook):
+def test_help_lists_all_options(notebook):
     notebook.client.execute("%%xla_spawn?")
     reply = notebook.client.get_shell_msg(timeout=30)
     text = reply["content"]["payload"][0]["data"]["text/plain"]
@@ -1024,17 +1028,17 @@ def test_the_help_is_readable(notebook):
 
 
 @pytest.mark.slow
-@pytest.mark.leaves("processes")  # a new fork server for the tests that follow
-def test_the_extension_loads_without_torch_and_can_be_loaded_again(notebook):
+@pytest.mark.leaves("processes")  # a new fork server for later tests
+def test_the_extension_can_be_reloaded(notebook):
     notebook.ok("%reload_ext xla_nb")
     notebook.ok(spawn("def f(rank): return rank", "-o again"))
     assert notebook.value("again.results") == "{0: 0, 1: 1}"
 
 
-# ---------------------------------------------------------------- what a process has beside values
+# ---------------------------------------------------------------- process state
 
 
-def test_ranks_go_on_with_the_notebooks_random_numbers(notebook):
+def test_ranks_continue_the_notebooks_random_sequences(notebook):
     body = (
         "import random, numpy as np, torch\ndef f(rank):\n"
         "    return random.random(), float(np.random.rand()), float(torch.rand(1))"
@@ -1046,7 +1050,7 @@ def test_ranks_go_on_with_the_notebooks_random_numbers(notebook):
                           "[(random.random(), float(np.random.rand()))] * 2") == "True"  # fmt: skip
 
 
-def test_without_a_seed_two_launches_draw_other_numbers(notebook):
+def test_two_launches_without_a_seed_draw_different_numbers(notebook):
     for name in ("one", "other"):
         notebook.ok(
             spawn("import torch\ndef f(rank): return float(torch.rand(1))", f"-o drawn_{name}")
@@ -1054,8 +1058,8 @@ def test_without_a_seed_two_launches_draw_other_numbers(notebook):
     assert notebook.value("drawn_one[0] == drawn_other[0]") == "False"
 
 
-def test_the_users_logging_is_set_up_as_in_a_script(notebook):
-    notebook.ok("import logging\nlogging.getLogger().handlers.clear()")  # another test's
+def test_logging_can_be_configured_on_ranks_as_in_a_script(notebook):
+    notebook.ok("import logging\nlogging.getLogger().handlers.clear()")  # left by another test
     shown = notebook.ok(
         spawn(
             "import logging\ndef f(rank):\n    logging.basicConfig(level=logging.INFO)\n"
@@ -1065,18 +1069,18 @@ def test_the_users_logging_is_set_up_as_in_a_script(notebook):
     assert "[0] INFO:root:heard" in shown.error_lines
 
 
-def test_what_the_cells_top_level_prints_is_shown(notebook):
+def test_output_of_the_cells_top_level_is_shown(notebook):
     shown = notebook.ok(spawn("print('loading the data')\ndef f(rank): pass"))
     assert shown.stdout == "loading the data\n"
 
 
-def test_a_rank_that_raises_keyboard_interrupt_itself_has_failed(notebook):
+def test_a_rank_that_raises_keyboard_interrupt_itself_fails(notebook):
     shown = notebook.run(spawn("def f(rank):\n    raise KeyboardInterrupt"))
     assert "Both ranks failed (rank" in shown.error
     assert "KeyboardInterrupt" in shown.error
 
 
-def test_a_rank_that_waits_in_a_collective_tidies_up_when_it_is_stopped(notebook):
+def test_a_rank_stopped_in_a_collective_runs_its_cleanup(notebook):
     notebook.ok(
         spawn(
             "import time\nimport torch_xla.core.xla_model as xm\ndef f(rank):\n    try:\n"
@@ -1100,7 +1104,7 @@ def test_a_cell_that_runs_nothing_is_refused(notebook, body):
     assert "nothing for ranks to run" in notebook.run(spawn(body)).error
 
 
-def test_a_working_directory_that_is_gone_is_told(notebook):
+def test_launching_from_a_deleted_working_directory_is_refused(notebook):
     notebook.ok(
         "import os, tempfile; home = os.getcwd(); lost = tempfile.mkdtemp(); os.chdir(lost)"
     )
@@ -1114,7 +1118,7 @@ def test_a_working_directory_that_is_gone_is_told(notebook):
 # ---------------------------------------------------------------- %xla_topology
 
 
-def test_the_topology_of_this_machine_is_drawn_with_the_ranks_of_a_launch(notebook):
+def test_the_topology_of_this_machine_shows_the_ranks_of_a_launch(notebook):
     shown = notebook.ok("%xla_topology -n 3")
     assert "slice 0  localhost  [0][1][2]" in shown.stdout
 
@@ -1126,7 +1130,7 @@ def test_the_topology_of_this_machine_is_drawn_with_the_ranks_of_a_launch(notebo
         ("--on ray", "UsageError: %xla_topology: Unknown option --on."),
     ],
 )
-def test_a_topology_that_cannot_be_is_refused_in_a_paragraph(notebook, line, said):
+def test_invalid_topology_options_raise_a_short_error(notebook, line, said):
     shown = notebook.run(f"%xla_topology {line}")
     assert said in shown.error
     assert "\n\n" not in shown.error
