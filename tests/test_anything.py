@@ -1,8 +1,8 @@
-"""Anything in a cell or on its line gives a program, or an error that says where and why.
+"""Any cell and any option line produce a program or an error that says where and why.
 
-2,000 cells and 2,000 lines are tried by `make test-all` (XLA_NB_ANYTHING sets how many), a few of
-them by `make test`. The cells go through a real IPython and the real magic; only the launch is not
-done, and cells that IPython itself would run here are left out.
+`make test-all` tries 2,000 cells and 2,000 lines (XLA_NB_ANYTHING sets how many), `make test` only
+a few. The cells go through a real IPython and the real magic; only the launch is replaced. Cells
+that IPython itself would run in this process are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from xla_nb.run.options import Options
 
 MANY = int(os.environ.get("XLA_NB_ANYTHING") or 2000)
 FEW = 60
-PATIENCE = 20  # seconds for one of them, on a machine that does much else
+PATIENCE = 20  # seconds per example, on a busy machine
 
 BEFORE = """
 import math
@@ -64,11 +64,11 @@ INTERNAL = re.compile(r"<(ast|_ast|xla_nb\.)|object at 0x|xla_nb/|Cell\(|Section
 
 
 class Slow(BaseException):
-    """Raised where one took longer than PATIENCE."""
+    """Raised when an example takes longer than PATIENCE."""
 
 
 class Bench:
-    """An IPython with xla_nb's magics, which hand over what they would launch."""
+    """An IPython with xla_nb's magics; it stores the program instead of launching it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         config = Config()
@@ -92,16 +92,16 @@ class Bench:
     def _before_cell(self, info: Any) -> None:
         try:
             self.magics.before_cell(info)
-        except BaseException as trouble:  # which IPython would only print
+        except BaseException as trouble:  # IPython would only print it
             self.troubles.append(trouble)
 
     def _launch(self, program: Program, options: Options, *_: Any) -> None:
-        """In place of `api.run`: asks what an engine would refuse, and starts nothing."""
+        """Replace `api.run`: let the engine check the options, but start nothing."""
         api.engine_for(options).fit(options.runtime, options.n, options.env)
         self.launched = program
 
     def run(self, text: str) -> BaseException | None:
-        """Run a cell; gives what it raised."""
+        """Run a cell and return the exception that it raised, if any."""
         self._forget()
         self.launched = None
         self.troubles.clear()
@@ -115,19 +115,19 @@ class Bench:
         return done.error_before_exec or done.error_in_exec
 
     def _forget(self) -> None:
-        """Forget the cells after the first two: each example is the third cell of the notebook."""
+        """Forget all cells after the first two, so that each example is the third cell."""
         history = self.shell.history_manager
         del history.input_hist_raw[3:], history.input_hist_parsed[3:]
         self.shell.execution_count = len(history.input_hist_raw)
 
     @property
     def label(self) -> str:
-        """The label of the cell that ran last."""
+        """The label of the last cell that ran."""
         return f"Cell In[{notebook.of(self.shell).number}]"
 
     @property
     def names(self) -> dict[str, str]:
-        """What the user's names hold, but for those that a launch binds here."""
+        """The user's names and values, except names that a launch binds."""
         hidden = self.shell.user_ns_hidden
         return {
             name: f"{id(value)} {value if type(value) in (int, list) else ''}"
@@ -165,11 +165,11 @@ def bench() -> Iterator[Bench]:
         del linecache.cache[name]
 
 
-# ---------------------------------------------------------------- what must hold
+# ---------------------------------------------------------------- checks
 
 
 def check_program(program: Program) -> None:
-    """It compiles, and its body is the cell."""
+    """Check that it compiles and that its body is the cell."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / f"{program.name}.py"
@@ -193,7 +193,7 @@ def check_cell(bench: Bench, text: str) -> None:
         return  # IPython runs it
     problem = bench.run(f"%%xla_spawn -n 2\n{text}")
     assert bench.names == bench.held
-    if isinstance(problem, UsageError):  # IPython's own
+    if isinstance(problem, UsageError):  # from IPython itself
         assert str(problem) == "%%xla_spawn is a cell magic, but the cell body is empty."
         return
     if problem is None:
@@ -223,7 +223,7 @@ def check_line(bench: Bench, text: str) -> None:
     bench.outcomes[type(problem).__name__] += 1
 
 
-# ---------------------------------------------------------------- how many
+# ---------------------------------------------------------------- tests
 
 
 def tried(count: int, what: Any) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""xla_nb.spawn where there is no notebook: plain scripts and plain IPython."""
+"""xla_nb.spawn without a notebook: in plain scripts and plain IPython."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ xla_nb.spawn(lambda rank: print("hi"), n=2)._ipython_display_()
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    """What the script above printed; one run, because each imports torch_xla anew."""
+    """The output of SCRIPT and its folder; run once because each run imports torch_xla."""
     folder = tmp_path_factory.mktemp("script")
     (folder / "train.py").write_text(SCRIPT)
     done = python("train.py", folder=folder)
@@ -87,14 +87,14 @@ def test_a_plain_script_needs_no_main_guard(script, line):
     assert line in script[0]
 
 
-def test_a_terminal_prints_one_line_of_a_run(script):
+def test_displaying_a_run_in_a_terminal_prints_one_line(script):
     *_, summary, shown = script[0].splitlines()
     assert {"[0] hi", "[1] hi"} <= set(unfolded(script[0]))
     assert summary.startswith("2 ranks finished · ")
     assert shown.startswith("<Run ")
 
 
-def test_a_failure_names_the_scripts_own_line(script):
+def test_a_failure_names_the_line_of_the_script(script):
     line = SCRIPT.splitlines().index('            raise ValueError("from a script")') + 1
     assert f"FAILED from a script {script[1]}/train.py, line {line}" in script[0].replace(
         " train.py", f" {script[1]}/train.py"
@@ -127,7 +127,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_finds_its_own_file_on_ranks_and_in_their_workers(tmp_path):
+def test_a_script_finds_its_own_file_on_ranks_and_in_worker_processes(tmp_path):
     (tmp_path / "train.py").write_text(ABOUT_ITSELF)
     (tmp_path / "data.txt").write_text("beside it")
     done = python("train.py", folder=tmp_path)
@@ -162,7 +162,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_relative_imports_work_where_python_was_given_a_module_of_a_package(tmp_path):
+def test_relative_imports_work_for_a_module_run_with_python_m(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "helper.py").write_text("def f():\n    return 'helped'\n")
@@ -206,7 +206,7 @@ OPTIONS = ["-b", *("-X", "utf8"), *("-X", "int_max_str_digits=9999"), *("-W", "e
         ),
     ],
 )
-def test_ranks_have_the_interpreters_options_however_the_script_is_run(tmp_path, arguments, given):
+def test_ranks_inherit_interpreter_options_however_the_script_is_run(tmp_path, arguments, given):
     (tmp_path / "train.py").write_text(PROCESS)
     done = python(*OPTIONS, *arguments, folder=tmp_path, given=given)
     assert "THE SAME" in done.stdout, done.stdout + done.stderr
@@ -228,14 +228,14 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def plain_ipython(tmp_path_factory):
-    """What the cells above show in IPython without a kernel."""
+    """The output of CELLS in IPython without a kernel."""
     run_cells = "\n".join(f"get_ipython().run_cell({cell!r})" for cell in CELLS)
     folder = tmp_path_factory.mktemp("ipython")
     done = python("-m", "IPython", "--colors=NoColor", "-c", run_cells, folder=folder)
     return done.stdout + done.stderr
 
 
-def test_plain_ipython_has_the_magic_too(plain_ipython):
+def test_magics_work_in_plain_ipython(plain_ipython):
     assert "[1] on 1" in plain_ipython
     assert "{0: 7, 1: 8}" in plain_ipython
 
@@ -249,7 +249,7 @@ def test_plain_ipython_shows_live_ranks_as_text(plain_ipython):
     assert "Ended rank 0." in lines
 
 
-def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
+def test_a_launch_imports_neither_torch_nor_torch_xla(plain_ipython):
     assert "IMPORTED []" in plain_ipython
 
 
@@ -261,7 +261,7 @@ def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
         ("ray://head:10001", "Hosts that were ready stay reserved for the next launch"),
     ],
 )
-def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, said):
+def test_the_error_of_an_interrupted_launch_says_what_it_leaves_running(monkeypatch, on, said):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -271,7 +271,7 @@ def test_a_launch_that_is_interrupted_says_what_becomes_of_it(monkeypatch, on, s
         xla_nb.spawn(print, on=on)
 
 
-def test_an_interrupted_launch_tells_of_no_import_that_is_over(monkeypatch):
+def test_the_error_of_an_interrupted_launch_omits_a_finished_import(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -281,19 +281,19 @@ def test_an_interrupted_launch_tells_of_no_import_that_is_over(monkeypatch):
         xla_nb.spawn(print)
 
 
-def test_the_public_names_are_what_dir_lists_and_all_are_there():
+def test_dir_lists_the_public_names_and_all_of_them_exist():
     assert set(dir(xla_nb)) == {*xla_nb.__all__, "__version__"}
     for name in xla_nb.__all__:
         assert getattr(xla_nb, name) is not None
 
 
 @pytest.mark.parametrize("package", [pytest.param("spmd", marks=pytest.mark.slow), "torchax"])
-def test_a_public_package_needs_no_import_of_its_own(package):
+def test_a_public_subpackage_is_available_without_importing_it(package):
     done = python("-c", f"import xla_nb; print(xla_nb.{package}.mesh)", folder="/")
     assert "function mesh" in done.stdout, done.stderr
 
 
-def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch, tmp_path):
+def test_no_internal_reference_keeps_a_run_that_has_ended(monkeypatch, tmp_path):
     class Ended:
         done, name, record = True, "r1", Record(tmp_path)
 
@@ -304,7 +304,7 @@ def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch, tmp_path):
     assert kept() is None
 
 
-def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
+def test_options_default_to_the_notebooks_settings(monkeypatch):
     here = SimpleNamespace(
         runs_a_cell=False,
         runs_a_script=False,
@@ -342,7 +342,7 @@ print("AGAIN", xla_nb.spawn(main, n=2).results)
 """
 
 
-def test_a_launch_in_a_spawned_process_is_refused_by_name(tmp_path):
+def test_a_launch_in_a_process_spawned_by_multiprocessing_is_refused(tmp_path):
     script = tmp_path / "spawned.py"
     script.write_text(
         "import multiprocessing, xla_nb\n"
@@ -360,14 +360,14 @@ def test_a_launch_in_a_spawned_process_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_forked_process_launches_and_ends_beside_its_parents_run(tmp_path):
+def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
     (tmp_path / "forked.py").write_text(FORKED)
     ended = python("forked.py", folder=tmp_path)
     for word in ("CHILD", "PARENT", "AGAIN"):
         assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr
 
 
-def test_what_a_launch_waits_for_is_told_with_how_long_it_lasted(capsys):
+def test_a_launch_reports_each_longer_wait_with_its_duration(capsys):
     with api.telling() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
             on_wait(seconds, what)
@@ -375,7 +375,7 @@ def test_what_a_launch_waits_for_is_told_with_how_long_it_lasted(capsys):
     assert capsys.readouterr().out == "importing … 3.2 s\nwaiting for hosts … 1.0 s\n"
 
 
-def test_a_launch_that_waits_for_nothing_tells_nothing(capsys):
+def test_a_launch_without_waits_prints_nothing(capsys):
     with api.telling():
         pass
     assert capsys.readouterr().out == ""
@@ -395,7 +395,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_under_torchrun_is_refused_rather_than_trained_once_in_each_process(tmp_path):
+def test_a_script_under_torchrun_is_refused_before_it_trains(tmp_path):
     (tmp_path / "train.py").write_text(UNDER_TORCHRUN)
     options = ("--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"))
     done = python("-m", "torch.distributed.run", *options, "train.py", folder=tmp_path)

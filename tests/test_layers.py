@@ -1,4 +1,4 @@
-"""The house of docs/how-it-works.md: which folder may import which, read from every module."""
+"""The layers in docs/how-it-works.md: check from every module which folder imports which."""
 
 import ast
 import functools
@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "xla_nb"
 DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 
-#: From the roof to the ground: a module imports only from rows below its own, and from its folder.
+#: From top to bottom: a module imports only from rows below its own and from its own folder.
 ROWS = (
     (
         *("__init__", "magics", "completion"),
@@ -44,13 +44,13 @@ ROWS = (
         "untrusted",
     ),
 )
-#: Engines start processes, ranks run in them; what both need is in the messages.
+#: Engines start the processes in which ranks run; code that both need is in `messages`.
 STRANGERS = {("engines", "rank")}
 KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "pickling"}
 IMPORT_IPYTHON = {
     "magics",
     "views.panel.view",
-}  # with the file; inside a function others may
+}  # at module level; inside a function others may too
 
 ROW_OF = {folder: row for row, folders in enumerate(ROWS) for folder in folders}
 MODULES = {
@@ -65,9 +65,9 @@ def folder(module: str) -> str:
 
 @functools.cache
 def imports(module: str, source: str) -> tuple[tuple[str, bool], ...]:
-    """What a module imports, in functions and under TYPE_CHECKING too; True: with the file.
+    """All imports of a module, with True for those outside functions.
 
-    `from xla_nb.a import b` may name a module or something in `a`: it is given as `xla_nb.a.b`.
+    `from xla_nb.a import b` is returned as `xla_nb.a.b`, whether `b` is a module or not.
     """
     tree = ast.parse(source)
     inside = {
@@ -88,7 +88,7 @@ def imports(module: str, source: str) -> tuple[tuple[str, bool], ...]:
 
 
 def parents(module: str, level: int) -> list[str]:
-    """The package that a relative import with so many dots starts from; none without a dot."""
+    """The path of the package at which a relative import starts; empty without dots."""
     path = ["xla_nb", *module.split(".")]
     if MODULES.get(module, PACKAGE).name == "__init__.py":
         path.append("__init__")
@@ -96,7 +96,7 @@ def parents(module: str, level: int) -> list[str]:
 
 
 def own(name: str) -> str | None:
-    """The module of ours that an import of `name` gets, if any."""
+    """The module of xla_nb that an import of `name` loads, if any."""
     package, _, rest = name.partition(".")
     if package != "xla_nb":
         return None
@@ -106,7 +106,7 @@ def own(name: str) -> str | None:
 
 
 def breaches(module: str, source: str) -> list[str]:
-    """Which rules a module with this source breaks."""
+    """The rules that a module with this source breaks."""
     here = folder(module)
     if here not in ROW_OF:
         return [f"{module}: add its folder to a row"]
@@ -131,17 +131,17 @@ def may_import(here: str, there: str) -> bool:
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_imports_only_from_below(module: str) -> None:
+def test_a_module_imports_only_from_lower_layers(module: str) -> None:
     assert not breaches(module, MODULES[module].read_text())
 
 
-def test_no_module_imports_itself_through_others() -> None:
+def test_modules_have_no_import_cycles() -> None:
     graph = {
         module: {
             ours
             for name, _ in imports(module, path.read_text())
             if (ours := own(name)) not in (None, module, "__init__")
-            # A package's own __init__ names its modules, and they may name it.
+            # A package's __init__ imports its modules, and they may import it.
             and not module.startswith(f"{ours}.")
         }
         for module, path in MODULES.items()
@@ -149,12 +149,12 @@ def test_no_module_imports_itself_through_others() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+def test_no_module_is_longer_than_800_lines() -> None:
     lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     assert not {module: length for module, length in lengths.items() if length > 800}
 
 
-def test_the_docs_draw_the_house_as_it_stands() -> None:
+def test_the_docs_show_the_current_layers() -> None:
     drawing = DOCS.read_text().partition("## The house")[2].partition("\n## ")[0]
     rows = [
         re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in drawing.splitlines() if "|" in line
@@ -180,7 +180,7 @@ def test_the_docs_draw_the_house_as_it_stands() -> None:
         ("brand_new", ""),
     ],
 )
-def test_a_breach_is_found(module: str, source: str) -> None:
+def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     assert breaches(module, source)
 
 
@@ -197,5 +197,5 @@ def test_a_breach_is_found(module: str, source: str) -> None:
         ("__init__", "from xla_nb.errors import XlaNbError"),
     ],
 )
-def test_what_is_allowed_passes(module: str, source: str) -> None:
+def test_an_allowed_import_passes(module: str, source: str) -> None:
     assert not breaches(module, source)

@@ -1,4 +1,4 @@
-"""Linux process settings."""
+"""Process settings and process trees on Linux."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def test_die_with_parent_ends_the_child_when_the_parent_is_killed():
 
 
 def test_die_with_parent_exits_if_the_parent_is_already_gone():
-    """The parent ends between the two calls of getppid."""
+    """The parent ends between the two calls of getppid()."""
     script = """
     import os
     from xla_nb import linux
@@ -54,7 +54,7 @@ def test_die_with_parent_exits_if_the_parent_is_already_gone():
     assert (done.returncode, done.stdout) == (1, b"")
 
 
-def test_orphans_are_adopted():
+def test_adopt_orphans_makes_the_process_the_parent_of_orphans():
     script = """
     import os, signal
     from xla_nb import linux
@@ -89,7 +89,7 @@ def test_the_process_name_is_set_and_cut_to_15_bytes():
     assert done.stdout == b"xla_nb-rank-123\n"
 
 
-def test_a_parent_that_has_ended_is_not_watched():
+def test_watch_parent_returns_none_if_the_parent_has_ended():
     watched = linux.watch_parent(os.getppid())
     os.close(watched)
     assert linux.watch_parent(os.getpid()) is None
@@ -99,14 +99,14 @@ def test_a_parent_that_has_ended_is_not_watched():
     ("find", "option"),
     [(linux.in_group, {"process_group": 0}), (linux.in_session, {"start_new_session": True})],
 )
-def test_the_processes_of_a_group_or_session_are_found(find, option):
+def test_processes_of_a_group_or_session_are_found(find, option):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, **option)
     with child:
         assert find(child.pid) == [child.pid]
     assert find(child.pid) == []
 
 
-#: A process that makes a segment, which its resource tracker would unlink, and waits for its end.
+#: A process that creates a shared memory segment, which its resource tracker unlinks, and waits.
 MAKER = (
     "import signal\n"
     "from multiprocessing import resource_tracker, shared_memory\n"
@@ -114,11 +114,11 @@ MAKER = (
     "print(memory.name, resource_tracker._resource_tracker._pid, flush=True)\n"
     "signal.pause()"
 )
-#: A process that is taken for a tracker, and does not end.
+#: A process that looks like a resource tracker and does not end.
 STUCK = "import signal; signal.pause()  # x.resource_tracker import main"
 
 
-def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_made():
+def test_end_all_lets_the_resource_tracker_unlink_the_groups_segments():
     command = [sys.executable, "-c", MAKER]
     with subprocess.Popen(command, stdout=-1, text=True, process_group=0) as maker:
         name, tracker = maker.stdout.readline().split()
@@ -129,8 +129,8 @@ def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_
     assert not Path("/dev/shm", name).exists()
 
 
-def test_what_is_found_only_when_the_time_is_over_is_ended_too():
-    """What a process had started is found when that one has ended, which may take it long."""
+def test_end_all_kills_processes_found_only_after_the_time_limit():
+    """Children of a process are found once it has ended, which may take long."""
     slow = subprocess.Popen([sys.executable, "-c", ""])
     slow.wait()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as left:
@@ -145,16 +145,15 @@ def test_what_is_found_only_when_the_time_is_over_is_ended_too():
         assert left.wait(10) == -signal.SIGKILL
 
 
-def test_what_ends_while_all_are_looked_for_leaves_nobody_behind():
-    """What a process had started is somebody else's child from its end on: one look may see
-    neither."""
+def test_end_all_looks_again_after_finding_no_process():
+    """When a process ends, its children get another parent: a single look may miss both."""
     left = subprocess.Popen(["sleep", "600"])
     looks = iter([[], [left.pid]])
     linux.end_all(lambda: next(looks, []))
     assert left.wait(10) == -signal.SIGKILL
 
 
-def test_a_tracker_that_does_not_end_is_killed_when_the_time_is_over():
+def test_end_all_kills_a_resource_tracker_at_the_time_limit():
     with subprocess.Popen([sys.executable, "-c", STUCK], process_group=0) as stuck:
         linux.end_all(lambda: linux.in_group(stuck.pid), 0.1)
     assert stuck.returncode == -signal.SIGKILL
@@ -170,7 +169,7 @@ def test_a_child_is_reaped_once_it_has_ended():
     child.wait()
 
 
-def test_children_are_found_where_a_thread_has_just_ended(monkeypatch):
+def test_children_are_found_even_if_a_thread_has_just_ended(monkeypatch):
     glob = Path.glob
     gone = Path("/proc/self/task/0/children")
     monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone, *glob(path, pattern)])
@@ -179,8 +178,8 @@ def test_children_are_found_where_a_thread_has_just_ended(monkeypatch):
         child.communicate()
 
 
-def test_a_process_that_is_just_beginning_is_known_by_its_command():
-    """Of some, Linux has none yet when `Popen` returns."""
+def test_a_process_that_is_just_starting_is_recognized_by_its_command():
+    """For some processes Linux has no command line yet when `Popen` returns."""
     command = ["sh", "-c", "cat  # .resource_tracker import main"]
     for _ in range(300):
         with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
@@ -203,7 +202,7 @@ print(gathered, (large() - before) << 10, filled[-1][-1] == 49_999 % 256)
 """
 
 
-def test_the_heap_is_gathered_into_large_pages():
+def test_gather_pages_moves_the_heap_into_large_pages():
     printed = subprocess.run(
         [sys.executable, "-c", GATHERED], capture_output=True, text=True, check=True
     ).stdout
@@ -212,4 +211,4 @@ def test_the_heap_is_gathered_into_large_pages():
     if int(gathered) == 0:
         pytest.skip("this system has no large pages")
     assert int(gathered) >= 32 << 20
-    assert int(large) >= int(gathered) // 2  # the system may have put others there before
+    assert int(large) >= int(gathered) // 2  # the system may already have used large pages

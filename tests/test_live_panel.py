@@ -1,4 +1,4 @@
-"""Where live ranks are shown in a notebook whose front end has no panel, and in a terminal."""
+"""Display of live ranks in a notebook whose front end has no panel, and in a terminal."""
 
 import re
 
@@ -6,13 +6,13 @@ import pytest
 
 
 class Shown:
-    """The displays of all cells, by their number of appearance, as they are at last."""
+    """The latest content of all displays, in order of their first appearance."""
 
     def __init__(self):
         self.ids, self.data = [], {}
 
     def take(self, shown):
-        """Follow what a cell displays, and updates."""
+        """Record displays and updates of a cell."""
         for message in shown.messages:
             if message["msg_type"] in ("display_data", "update_display_data"):
                 content = message["content"]
@@ -30,7 +30,7 @@ class Shown:
 
 
 def row(html, cell):
-    """What the list of cells tells of one, in words."""
+    """The text of a cell's row in the list of cells."""
     row, *_ = html[html.index(f">Cell In[{cell}]<") + 1 :].partition("</tr>")
     return re.sub("<.*?>", "", row)
 
@@ -42,12 +42,12 @@ def shown():
 
 @pytest.fixture
 def started(kernel, shown):
-    """Two live ranks that have just been started, as the group `still`."""
+    """Two live ranks that were just started, as the group `still`."""
     yield shown.take(kernel.ok("%xla_start -n 2 --name still"))
     kernel.run("%xla_shutdown still")
 
 
-def test_a_picture_follows_the_cells_of_ranks_that_were_started(kernel, shown, started):
+def test_the_display_below_xla_start_follows_cells_of_the_ranks(kernel, shown, started):
     assert "Started ranks 0, 1." in started.stdout
     assert shown[0].startswith("○ 2 live ranks, idle for ")
     shown.take(kernel.ok("%%xla --group still --view none\n1 + 1"))
@@ -63,7 +63,7 @@ def test_a_picture_follows_the_cells_of_ranks_that_were_started(kernel, shown, s
     assert row(shown.html(0), cell.number) == told
 
 
-def test_ranks_that_are_shown_again_are_followed_there(kernel, shown, started):
+def test_showing_ranks_again_moves_their_display(kernel, shown, started):
     again = shown.take(kernel.ok("%xla_ranks still"))
     assert shown[0] == f"Moved to Cell In[{again.number}]."
     assert shown[1].startswith("○ 2 live ranks, idle for ")
@@ -72,20 +72,20 @@ def test_ranks_that_are_shown_again_are_followed_there(kernel, shown, started):
     assert shown[0].startswith("Moved to ")
 
 
-def test_restarted_ranks_have_a_picture_of_their_own(kernel, shown, started):
+def test_restarted_ranks_have_their_own_display(kernel, shown, started):
     shown.take(kernel.ok("%xla_restart still"))
     assert "2 live ranks ended by %xla_restart" in shown[0]
     assert shown[1].startswith("○ 2 live ranks, idle for ")
 
 
-def test_ranks_that_a_cell_starts_by_itself_show_only_the_cell(kernel, shown):
+def test_ranks_started_implicitly_by_a_cell_show_only_the_cell(kernel, shown):
     shown.take(kernel.ok("%%xla\nNone"))
     assert len(shown.ids) == 1
     assert "ranks finished" in shown[0]
     kernel.ok("%xla_shutdown")
 
 
-def test_a_cell_says_once_which_ranks_it_has_started(kernel):
+def test_a_cell_reports_once_which_ranks_it_started(kernel):
     kernel.ok("%xla_config n=2")
     try:
         assert "Started ranks 0, 1." in kernel.ok("%%xla\nrank").stdout
@@ -94,7 +94,7 @@ def test_a_cell_says_once_which_ranks_it_has_started(kernel):
         kernel.ok("%xla_shutdown\n%xla_config n=None")
 
 
-def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, shown):
+def test_the_display_of_ranks_reports_that_their_idle_limit_ended_them(kernel, shown):
     kernel.ok("%xla_start -n 1 --name short --idle 0.3")
     kernel.ok("xla_nb.live.of('short').run.join_end(60)")
     shown.take(kernel.ok("%xla_ranks short"))
@@ -106,8 +106,8 @@ def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, s
     kernel.ok("%xla_shutdown short")
 
 
-def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
-    """Neither those that ended by themselves nor those that are shown once more."""
+def test_ended_ranks_are_no_longer_followed(kernel, shown):
+    """Whether they ended by themselves or are shown again later."""
     kernel.ok("%xla_start -n 1 --name gone --idle 0.2s\ngone = xla_nb.ranks('gone')")
     kernel.ok("__import__('xla_nb.live').live.of('gone').run.join_end()")
     shown.take(kernel.ok("gone"))
@@ -118,7 +118,7 @@ def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
     assert kernel.value("len(__import__('xla_nb.live').live._shown())") == "0"
 
 
-def test_captured_ranks_are_told_in_text(kernel, started):
+def test_captured_ranks_are_shown_as_text(kernel, started):
     kernel.ok("%%capture caught_\n%xla_ranks still")
     assert "2 live ranks, idle" in kernel.value("caught_.stdout")
 
@@ -137,7 +137,7 @@ time.sleep(600)
         ("import os; os.kill(job_, 9)", "✗ Ranks 0, 1 were lost: ", "✗ ended with the ranks"),
     ],
 )
-def test_a_cell_whose_ranks_are_lost_while_it_runs_says_how_it_ended(
+def test_a_cell_that_loses_its_ranks_while_running_shows_how_it_ended(
     kernel, shown, ends, title, how
 ):
     shown.take(kernel.ok("%xla_start -n 2 --name cut"))

@@ -892,11 +892,11 @@ WRONG = {
         "%%xla_spawn -n many\ndef f(rank): pass",
         "-n must be a whole number of at least 1, not 'many'.",
     ),
-    "arguments that are not a tuple": (
+    "args that are not a tuple": (
         '%%xla_spawn --args "0.1"\ndef f(rank, x): pass',
         '"(0.1,)"',
     ),
-    "arguments that raise": (
+    "args that raise": (
         '%%xla_spawn --args "1/0,"\ndef f(rank, x): pass',
         "ZeroDivisionError",
     ),

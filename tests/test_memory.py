@@ -1,4 +1,4 @@
-"""What the kernel killed for lack of memory, read from control groups of both versions."""
+"""Detect processes killed for lack of memory, from control groups of both versions."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ MB_256 = 256 << 20
 
 
 class Tree:
-    """The files of a control group as proc(5) and cgroups(7) have them, and a process in it."""
+    """The files of a control group and of a process in it, as in proc(5) and cgroups(7)."""
 
     def __init__(self, monkeypatch, top, version, inside="", seen=""):
-        """`seen`: where the process's cgroup file says that it is, if it is in a container."""
+        """`seen`: the path in the process's cgroup file if it is in a container."""
         self.first = version == 1
         self.proc, groups = top / "proc", top / "cg"
         self.group = groups / ("memory" if self.first else "") / inside
@@ -48,8 +48,8 @@ def tree(tmp_path, monkeypatch, request):
     return Tree(monkeypatch, tmp_path, request.param, "pods/mine")
 
 
-def test_a_kill_that_the_kernel_has_counted_is_for_lack_of_memory(tree):
-    tree.kills(3)  # of earlier runs
+def test_a_kill_counted_by_linux_is_due_to_lack_of_memory(tree):
+    tree.kills(3)  # from earlier runs
     tree.limits(str(MB_256))
     memory = OutOfMemory()
     assert memory.limit(KILL) is None
@@ -57,7 +57,7 @@ def test_a_kill_that_the_kernel_has_counted_is_for_lack_of_memory(tree):
     assert memory.limit(KILL) == MB_256
 
 
-def test_each_that_it_has_counted_is_one_process(tree):
+def test_each_counted_kill_accounts_for_one_process(tree):
     tree.limits(str(MB_256))
     memory = OutOfMemory()
     tree.kills(1)
@@ -65,14 +65,14 @@ def test_each_that_it_has_counted_is_one_process(tree):
 
 
 @pytest.mark.parametrize("status", [1, 0, -signal.SIGSEGV])
-def test_another_end_is_not_for_lack_of_memory(tree, status):
+def test_other_exit_statuses_are_not_due_to_lack_of_memory(tree, status):
     memory = OutOfMemory()
     tree.kills(1)
     assert memory.limit(status) is None
     assert memory.limit(KILL) is not None
 
 
-def test_the_limit_may_be_a_parents(tree):
+def test_the_limit_can_be_that_of_a_parent_group(tree):
     tree.limits("max" if not tree.first else "9223372036854771712")
     tree.limits(str(MB_256), tree.group.parent)
     memory = OutOfMemory()
@@ -80,7 +80,7 @@ def test_the_limit_may_be_a_parents(tree):
     assert memory.limit(KILL) == MB_256
 
 
-def test_without_a_limit_it_is_the_machines_memory(tree):
+def test_without_a_group_limit_the_machine_ran_out_of_memory(tree):
     tree.limits("max" if not tree.first else "9223372036854771712")
     memory = OutOfMemory()
     tree.kills(1)
@@ -88,7 +88,7 @@ def test_without_a_limit_it_is_the_machines_memory(tree):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_container_sees_its_own_group_as_the_topmost(tmp_path, monkeypatch, version):
+def test_a_container_sees_its_own_group_as_the_root(tmp_path, monkeypatch, version):
     tree = Tree(monkeypatch, tmp_path, version, seen="docker/abc")
     tree.limits(str(MB_256))
     memory = OutOfMemory()
@@ -96,7 +96,7 @@ def test_a_container_sees_its_own_group_as_the_topmost(tmp_path, monkeypatch, ve
     assert memory.limit(KILL) == MB_256
 
 
-def test_where_nothing_can_be_read_nothing_is_said(tmp_path, monkeypatch):
+def test_without_readable_files_no_limit_is_reported(tmp_path, monkeypatch):
     tree = Tree(monkeypatch, tmp_path, 2)
     (tree.group / "memory.events").unlink()
     assert OutOfMemory().limit(KILL) is None
@@ -106,7 +106,7 @@ def test_where_nothing_can_be_read_nothing_is_said(tmp_path, monkeypatch):
     assert OutOfMemory().limit(KILL) is None
 
 
-def test_this_machines_own_group_is_read():
+def test_the_real_control_group_can_be_read():
     assert OutOfMemory().limit(KILL) is None
 
 
@@ -118,7 +118,7 @@ def use(tree, used, cached):
     (tree.group / "memory.stat").write_text(f"anon 7\n{names[1]} {cached}\n")
 
 
-def test_what_can_still_be_taken_is_the_least_that_anything_leaves(tree):
+def test_available_memory_is_the_minimum_of_system_and_group(tree):
     (tree.proc / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:     524288 kB\n")
     use(tree, used=100 << 20, cached=40 << 20)
     assert available() == 512 << 20
@@ -134,14 +134,14 @@ def counted(tmp_path, monkeypatch, pages):
     (tmp_path / "self" / "statm").write_text(f"90000 {pages} 700 1 0 9 0\n")
 
 
-def test_without_a_count_of_the_kernels_nothing_is_known(tmp_path, monkeypatch):
+def test_memory_is_unknown_without_smaps_rollup(tmp_path, monkeypatch):
     counted(tmp_path, monkeypatch, 1000)
     own = Own()
     own.count()
     assert own.nbytes is None
 
 
-def test_between_two_counts_it_grows_with_what_is_resident(tmp_path, monkeypatch):
+def test_between_counts_memory_grows_with_resident_pages(tmp_path, monkeypatch):
     counted(tmp_path, monkeypatch, 1000)
     (tmp_path / "self" / "smaps_rollup").write_text("Rss: 1 kB\nPss:     80 kB\n")
     own = Own()
@@ -152,14 +152,14 @@ def test_between_two_counts_it_grows_with_what_is_resident(tmp_path, monkeypatch
     assert own.nbytes == (80 << 10) + 500 * measured._PAGE
 
 
-def test_a_sample_of_another_thread_waits_for_the_first_count(tmp_path, monkeypatch):
-    """Else a cell that fails at once has no memory, or that of all pages."""
+def test_a_sample_in_another_thread_waits_for_the_first_count(tmp_path, monkeypatch):
+    """Otherwise a cell that fails at once would show no memory, or that of all pages."""
     counted(tmp_path, monkeypatch, 1000)
     os.mkfifo(tmp_path / "self" / "smaps_rollup")
     own, seen = Own(), []
     first = threading.Thread(target=own.count)
     first.start()
-    with (tmp_path / "self" / "smaps_rollup").open("w") as rollup:  # the first one has begun
+    with (tmp_path / "self" / "smaps_rollup").open("w") as rollup:  # the first count has started
         second = threading.Thread(target=lambda: seen.append((own.count(False), own.nbytes)))
         second.start()
         assert own.nbytes is None

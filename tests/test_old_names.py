@@ -1,4 +1,4 @@
-"""What torch_xla no longer has works, and is told once with today's spelling."""
+"""Names that torch_xla has removed still work, with one notice that gives the current spelling."""
 
 import ast
 import re
@@ -15,23 +15,23 @@ from xla_nb import old_names
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 NOTICE = {old.spelling: old.notice for old in old_names.OLD}
 HERE = metadata.version("torch_xla")
-#: What this release does not have: one that still has a name keeps its own.
+#: Names that the installed release lacks; names that it still has are not replaced.
 GONE = {old.spelling for old in old_names.OLD if old.gone <= HERE}
 
 
 def rows(heading):
-    """A table of the page, without the marks of code, row by row."""
+    """The rows of a table of the page, without backticks."""
     table = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found = [line.replace("`", "").split("|")[1:-1] for line in table.splitlines() if "|" in line]
     return [[cell.strip() for cell in row] for row in found[2:]]
 
 
-def test_the_page_has_what_is_answered():
+def test_the_page_lists_all_bridged_names():
     answered = [(old.spelling, old.gone, old.today) for old in old_names.OLD]
     assert [tuple(row[:3]) for row in rows("Answered")] == answered
 
 
-def test_the_page_marks_those_that_are_still_there_and_deprecated():
+def test_the_page_marks_existing_names_that_are_deprecated():
     marked = [(row[0], row[1]) for row in rows("Still there") if row[0].endswith("†")]
     told = {f"{name.removesuffix(' †')} is deprecated: write {today}" for name, today in marked}
     assert told == set(old_names.DEPRECATED.values())
@@ -39,7 +39,7 @@ def test_the_page_marks_those_that_are_still_there_and_deprecated():
 
 @pytest.fixture
 def release(monkeypatch):
-    """Makes a module `torch_xla.runtime` as some release has it; old names are installed anew."""
+    """Create a module `torch_xla.runtime` with given names, without installed old names."""
     here = old_names._Here()
     monkeypatch.setattr(old_names, "_here", lambda: here)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -53,7 +53,7 @@ def release(monkeypatch):
     return make
 
 
-def test_a_name_that_exists_is_left_alone(release):
+def test_an_existing_name_is_not_replaced(release):
     told = []
     runtime = release(using_pjrt=lambda: "its own")
     old_names.install(told.append)
@@ -65,7 +65,7 @@ def test_a_name_that_exists_is_left_alone(release):
     assert not hasattr(runtime, "requires_pjrt")
 
 
-def test_a_program_on_ranks_that_installs_them_leaves_the_notices_to_the_notebook(release):
+def test_installing_old_names_again_keeps_notices_with_the_first_caller(release):
     told, here = [], []
     runtime = release()
     old_names.install(told.append)
@@ -74,7 +74,7 @@ def test_a_program_on_ranks_that_installs_them_leaves_the_notices_to_the_noteboo
     assert (told, here) == ([NOTICE["xr.using_pjrt"]], [])
 
 
-def test_names_that_were_taken_away_are_given_again(release):
+def test_uninstalled_names_can_be_installed_again(release):
     runtime = release()
     old_names.install()
     old_names.uninstall()
@@ -98,7 +98,7 @@ def published(warm_kernels):
     kernel.close()
 
 
-#: Each bridged name with what it gives on two ranks; the modules in both forms of an import.
+#: Uses each bridged name on two ranks, and modules in both forms of import.
 ON_RANKS = """
 from torch_xla.core.xla_model import xrt_world_size
 from torch_xla.experimental import pjrt
@@ -152,7 +152,7 @@ TOLD_ON_RANKS = [
 ]
 
 
-def test_ranks_have_them_and_the_notebook_is_told_of_each_once(published):
+def test_old_names_work_on_ranks_and_the_notebook_shows_each_notice_once(published):
     shown = published.ok(ON_RANKS)
     assert ast.literal_eval(published.value("run.results")) == {0: FOUND, 1: FOUND}
     told = [line for line in shown.stderr.splitlines() if "was removed in" in line]
@@ -172,7 +172,7 @@ xmp.spawn(step, nprocs=2)
 """
 
 
-def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
+def test_a_torch_xla_warning_on_every_rank_is_shown_once(published):
     shown = published.ok(WARNED)
     assert "\n".join(shown.error_lines).count("DeprecationWarning: of the program's own") == 2
     again = published.ok(WARNED)
@@ -182,7 +182,7 @@ def test_what_torch_xla_warns_of_on_every_rank_is_told_once(published):
     assert told == [old_names.DEPRECATED["Use torch_xla.sync instead"]] * warns
 
 
-def test_what_torch_warns_of_on_every_rank_is_told_once(published):
+def test_a_torch_warning_on_every_rank_is_shown_once(published):
     line = "xmp.spawn(lambda _: torch.set_default_tensor_type('torch.FloatTensor'), nprocs=2)"
     told = old_names.DEPRECATED["torch.set_default_tensor_type() is deprecated"]
     assert published.ok(line).stderr == told + "\n"
@@ -199,7 +199,7 @@ run = xmp.spawn(f, nprocs=2)
 """
 
 
-def test_functions_take_the_parameters_that_they_had_and_each_is_told_once(published):
+def test_functions_accept_removed_parameters_with_one_notice_each(published):
     told = published.ok(FORMER).stderr.splitlines()
     assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1)}"
     gone = "{} was removed in torch_xla {}: {}".format
@@ -209,7 +209,7 @@ def test_functions_take_the_parameters_that_they_had_and_each_is_told_once(publi
     ]
 
 
-def test_without_dropin_functions_have_their_own_parameters(published):
+def test_without_dropin_functions_reject_removed_parameters(published):
     published.ok("%xla_config dropin=off")
     try:
         shown = published.run("xm.get_local_ordinal(0)")
@@ -229,20 +229,20 @@ run = xmp.spawn(f, nprocs=2)
 """
 
 
-def test_ranks_reduce_numpys_numbers_and_arrays(published):
+def test_mesh_reduce_works_with_numpy_scalars_and_arrays(published):
     published.ok(REDUCED)
     kinds = "[np.float32(1.0), array([ True]), array(['a'], dtype='<U1'), {'x': np.int64(3)}]"
     assert published.value("run[0]") == f"(0.75, [0, 0, 1, 1], {kinds})"
 
 
-def test_the_notebook_answers_without_opening_its_device(published):
+def test_old_names_in_the_notebook_do_not_open_its_device(published):
     published.ok("from torch_xla.core.xla_model import get_ordinal")
     asked = "xm.xrt_world_size(), get_ordinal(), xm.xrt_world_size(8)"
     assert published.value(asked) == "(1, 0, 8)"
     assert published.value("torch_xla._XLAC._xla_runtime_is_initialized()") == "False"
 
 
-def test_in_the_notebook_the_first_use_is_told(published):
+def test_the_first_use_in_the_notebook_shows_a_notice(published):
     published.ok("import torch_xla.experimental as experimental")
     shown = published.ok("same = lambda x: x\nfor _ in range(2): experimental.compile(same)(1)")
     assert shown.stderr == NOTICE["torch_xla.experimental.compile"] + "\n"
@@ -250,7 +250,7 @@ def test_in_the_notebook_the_first_use_is_told(published):
     assert shown.stderr == NOTICE["torch_xla.experimental.tpu"] + "\n"
 
 
-def test_what_the_page_says_is_still_there_is_there(published):
+def test_names_listed_as_still_existing_exist(published):
     short = {name: module for module, name in old_names.SHORT.items()}
     names = [re.sub(r" †$", "", row[0]) for row in rows("Still there")]
     paths = [".".join([short.get((first := n.split("."))[0], first[0]), *first[1:]]) for n in names]
@@ -262,7 +262,7 @@ def test_what_the_page_says_is_still_there_is_there(published):
     assert not found.lines
 
 
-def test_without_dropin_the_notebook_is_without_them(published):
+def test_without_dropin_the_notebook_has_no_old_names(published):
     published.ok("%xla_config dropin=off")
     assert published.run("from torch_xla.experimental import pjrt").ename == "ImportError"
     assert published.value("hasattr(xm, 'xrt_world_size')") == "False"
@@ -271,7 +271,7 @@ def test_without_dropin_the_notebook_is_without_them(published):
 
 
 @pytest.mark.parametrize("index", [1, 2])
-def test_a_device_that_the_process_does_not_have_says_where_they_are(published, index):
+def test_asking_for_another_ranks_device_explains_that_each_rank_has_its_own(published, index):
     for code in (f"xm.xla_device(n={index})", f"xmp.spawn(lambda _: torch_xla.device({index}))"):
         told = published.run(code).error
         assert (

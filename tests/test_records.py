@@ -1,4 +1,4 @@
-"""What a notebook leaves on disk: who can read it, what it never has, and how long it stays."""
+"""Files that a notebook leaves on disk: permissions, secrets and how long they are kept."""
 
 import json
 import re
@@ -11,7 +11,7 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def own_home(notebook, tmp_path):
-    """A home of the test's own, in the kernel that all tests share."""
+    """A separate XLA_NB_HOME for this test, in the kernel that all tests share."""
     home = tmp_path / "home"
     notebook.ok(
         "import os as _os\n_before = _os.environ['XLA_NB_HOME']\n"
@@ -22,15 +22,15 @@ def own_home(notebook, tmp_path):
 
 
 def displayed(shown):
-    """All that a cell showed, without the cell itself."""
+    """All messages of a cell as JSON, except the cell itself."""
     said = [message for message in shown.messages if message["msg_type"] != "execute_input"]
     return json.dumps([message["content"] for message in said])
 
 
-# ---------------------------------------------------------------- who can read it
+# ---------------------------------------------------------------- permissions
 
 
-def test_nobody_else_can_read_what_a_run_leaves_whatever_the_umask(notebook, own_home):
+def test_files_of_a_run_are_private_whatever_the_umask(notebook, own_home):
     notebook.ok("_umask = _os.umask(0)")
     try:
         notebook.ok(
@@ -52,7 +52,7 @@ def test_nobody_else_can_read_what_a_run_leaves_whatever_the_umask(notebook, own
     assert set(modes.values()) == {"drwx------", "-rw-------"}, modes
 
 
-# ---------------------------------------------------------------- what it never has
+# ---------------------------------------------------------------- secrets
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_nobody_else_can_read_what_a_run_leaves_whatever_the_umask(notebook, own
         ("--env TOKEN={'hunt' + 'er2'}", "text"),
     ],
 )
-def test_values_of_env_reach_neither_the_disk_nor_the_page(notebook, own_home, words, view):
+def test_values_of_env_are_neither_stored_nor_displayed(notebook, own_home, words, view):
     shown = notebook.run(
         f"%%xla_spawn -n 2 {words} --view {view} --keep-going -o with_secret\n"
         "import os\n"
@@ -82,7 +82,7 @@ def test_values_of_env_reach_neither_the_disk_nor_the_page(notebook, own_home, w
     assert SECRET not in displayed(shown)
 
 
-def test_the_names_of_env_are_kept_in_the_program(notebook, own_home):
+def test_the_program_keeps_names_of_env_without_values(notebook, own_home):
     notebook.ok(f"%%xla_spawn -n 1 --env TOKEN={SECRET} --view none\nclass A: pass\nA")
     (beside,) = own_home.rglob("program/*.json")
     assert "#%%xla_spawn -n 1 --env TOKEN=… --view none\n" in json.loads(beside.read_text())["body"]
@@ -105,12 +105,12 @@ def test_an_error_about_env_does_not_show_values(notebook, words):
     assert SECRET not in displayed(shown)
 
 
-# ---------------------------------------------------------------- how long it stays
+# ---------------------------------------------------------------- retention
 
 
 @pytest.fixture
 def launch(notebook, own_home):
-    """Launch a cell; gives its run's name. The home keeps 2 runs."""
+    """Launch a cell and return the name of its run. The home keeps 2 runs."""
     notebook.ok("from xla_nb.record import tidying; _most = tidying.NBYTES; tidying.RUNS = 2")
 
     def launch(line="", body="def f(rank): return rank", view="none"):
@@ -124,27 +124,27 @@ def launch(notebook, own_home):
 
 
 def forget_shown(notebook):
-    """Have IPython let go of what cells have shown, but for the last three (`_`, `__`, `___`)."""
+    """Make IPython forget all outputs of cells, including `_`, `__` and `___`."""
     notebook.ok("%reset -f out")
     for _ in range(3):
         notebook.ok("0")
 
 
 def names(home):
-    """Of the runs."""
+    """The names of the runs."""
     return {path.name for path in home.glob("runs/[!.]*")}
 
 
 def cells(home):
-    """Of live ranks."""
+    """The folders of cells on live ranks."""
     return list(home.glob("runs/*/cells/[!.]*"))
 
 
-def test_old_runs_of_a_living_notebook_are_removed_once_nothing_refers_to_them(
+def test_old_runs_of_an_open_notebook_are_removed_once_nothing_refers_to_them(
     launch, notebook, own_home
 ):
     made = [launch() for _ in range(4)]
-    assert names(own_home) == set(made)  # they are in Out
+    assert names(own_home) == set(made)  # `Out` refers to them
     forget_shown(notebook)
     made += [launch() for _ in range(2)]
     assert made[0] not in names(own_home)
@@ -153,7 +153,7 @@ def test_old_runs_of_a_living_notebook_are_removed_once_nothing_refers_to_them(
     assert f"No run is recorded at '{made[0]}'" in gone.error
 
 
-def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebook, own_home):
+def test_runs_that_a_variable_refers_to_are_kept_and_reported_once(launch, notebook, own_home):
     notebook.ok("many_runs = []")
     held = [launch("-o one_run")]
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     forget_shown(notebook)
     notebook.ok("import xla_nb; xla_nb.api._told().clear()")
     again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
-    assert "keep the files" not in notebook.ok(again).stdout  # as they are small
+    assert "keep the files" not in notebook.ok(again).stdout  # because they are small
     assert set(held) <= names(own_home)
     notebook.ok("tidying.NBYTES = 1024")
     shown = [notebook.ok(again) for _ in range(2)]
@@ -192,7 +192,7 @@ def test_records_of_live_cells_are_removed_a_hundred_at_a_time(launch, notebook,
     notebook.ok("del many_cells")
 
 
-def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(notebook, own_home):
+def test_live_ranks_are_listed_as_one_run_and_their_cells_can_be_opened_by_name(notebook, own_home):
     cell = "import xla_nb\nlive_cell = xla_nb.ranks('listed', n=1).run('rank + 7', view='none')"
     notebook.ok(cell)
     group = notebook.value("xla_nb.ranks('listed')._own.run.name").strip("'")
@@ -208,7 +208,7 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
         " and time.monotonic() < until: time.sleep(0.1)\n%xla_runs 1"
     ).text
     assert re.search(rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank waiting$", listed)
-    # As in another notebook, which has not launched it.
+    # As another notebook opens it, which has not launched it.
     assert notebook.value("xla_nb.open_run(goes_on.name).label") == f"'Cell In[{number}]'"
     notebook.ok("goes_on.stop(); goes_on.join_end(); del goes_on")
     assert name not in listed
@@ -223,11 +223,11 @@ def test_a_run_is_listed_with_the_arguments_of_its_function(notebook, own_home):
     notebook.ok("del given")
 
 
-def test_the_list_tells_which_notebook_launched_a_run(notebook, own_home):
+def test_the_list_shows_which_notebook_launched_a_run(notebook, own_home):
     launched = "%%xla_spawn -n 1 --view none -o {}\nrank"
     notebook.ok(launched.format("nameless"))
     assert "notebook" not in notebook.ok("%xla_runs").text
-    # As Jupyter's server has it in the environment of a notebook's kernel.
+    # Jupyter's server sets this in the environment of a notebook's kernel.
     notebook.ok("import os\nos.environ['JPY_SESSION_NAME'] = 'models/fit resnet.ipynb'")
     notebook.ok(launched.format("named"))
     name = notebook.value("named.name").strip("'")
@@ -235,7 +235,7 @@ def test_the_list_tells_which_notebook_launched_a_run(notebook, own_home):
     assert re.search(rf"^{name}  +fit resnet.ipynb  +finished ", listed, re.MULTILINE)
 
 
-def test_the_list_has_the_figures_of_all_cells_of_live_ranks(notebook, own_home):
+def test_the_list_shows_figures_of_all_cells_of_live_ranks(notebook, own_home):
     notebook.ok("reporters = xla_nb.ranks('reporters', n=1)")
     for figures in ("loss=0.5, acc=1", "loss=0.25", "val=14"):
         notebook.ok(f"reporters.run('import xla_nb; xla_nb.report({figures})', view='none');")
@@ -245,7 +245,7 @@ def test_the_list_has_the_figures_of_all_cells_of_live_ranks(notebook, own_home)
     assert "loss 0.25 · acc 1 · val 14" in line
 
 
-def test_a_run_that_is_open_twice_stays_while_one_of_them_does(launch, notebook, own_home):
+def test_a_run_opened_twice_is_kept_while_one_object_exists(launch, notebook, own_home):
     first = launch("-o open_twice")
     notebook.ok(f"import xla_nb\nsecond = xla_nb.open_run({first!r})\ndel second")
     forget_shown(notebook)
@@ -255,7 +255,7 @@ def test_a_run_that_is_open_twice_stays_while_one_of_them_does(launch, notebook,
     notebook.ok("del open_twice")
 
 
-def test_an_opened_run_stays(launch, notebook, own_home):
+def test_an_opened_run_is_kept(launch, notebook, own_home):
     first = launch()
     notebook.ok(f"import xla_nb\nreopened_run = xla_nb.open_run({first!r})")
     for _ in range(3):
@@ -265,13 +265,13 @@ def test_an_opened_run_stays(launch, notebook, own_home):
 
 
 @pytest.mark.parametrize("view", ["text", "panel"])
-def test_a_run_that_nothing_refers_to_is_forgotten(notebook, own_home, view):
+def test_an_unreferenced_run_is_garbage_collected(notebook, own_home, view):
     launched = f"run_cell_magic('xla_spawn', '-n 1 --view {view}', 'def f(rank): pass')"
     notebook.ok(f"import gc, weakref\nwatching = weakref.ref(get_ipython().{launched})")
     assert notebook.value("gc.collect() * 0, watching()") == "(0, None)"
 
 
-def test_a_home_of_another_user_is_refused_by_name(notebook, own_home):
+def test_a_home_that_belongs_to_another_user_is_refused_by_name(notebook, own_home):
     own_home.mkdir()
     notebook.ok("_geteuid, _os.geteuid = _os.geteuid, lambda: 1 + _geteuid()")
     try:
