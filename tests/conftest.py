@@ -1,9 +1,9 @@
-"""What every test is held to: it leaves nothing behind, and writes nowhere but in its own folders.
+"""Rules for every test: it leaves nothing behind and writes only to its own folders.
 
-After each test no process, thread, open file or file in TMPDIR may be left that was not there
-before it; what is on its way out is given a few seconds. What fixtures of a wider scope start is
-there before the test, so it does not count. A test that has to leave something says so, with the
-reason beside it: `@pytest.mark.leaves("threads")`, of the names in WATCHED below.
+After each test no process, thread, open file or file in TMPDIR may remain that did not exist
+before it; they get some time to end. Things that fixtures of a wider scope start exist before the
+test, so they do not count. A test that has to leave something is marked with one of the names in
+WATCHED below and a comment that gives the reason: `@pytest.mark.leaves("threads")`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.runtimes import torchax
 
-PATIENCE = 60.0  # seconds for what is on its way out
-# Compiling for a CPU takes a third of the time so, and the results are the same to rounding.
+PATIENCE = 60.0  # seconds to wait for processes, threads and files that are about to go
+# With this, compiling for a CPU takes a third of the time; results are the same to rounding.
 QUICK_TO_COMPILE = ("XLA_FLAGS", "--xla_backend_optimization_level=0")
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
-MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
+MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all started processes, even orphans
 # Folders and files whose tests share something slow to start go to one worker of pytest-xdist.
 TOGETHER = (
     ("browser",),
@@ -59,7 +59,7 @@ TOGETHER = (
         "test_old_names.py",
     ),
 )
-# Files and folders that take longest. They come first, or one worker would end long after another.
+# The slowest files and folders. They run first, or one worker would end long after another.
 FIRST = (
     "browser",
     "engines/ray/test_cluster.py",
@@ -74,15 +74,15 @@ FIRST = (
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.update([MARK])
     os.environ.setdefault(*QUICK_TO_COMPILE)
-    # These stay once anything needs them: there from the start, no test seems to leave them.
+    # Both remain once created. Created here, they do not count as leftovers of a test.
     resource_tracker.ensure_running()
-    ensure_event_loop()  # which Jupyter's clients share
-    # A client that nobody has stopped is to be told as left behind: pyzmq would wait, as long as it
-    # takes, for what the sockets of a context that is collected have yet to send.
+    ensure_event_loop()  # shared by Jupyter's clients
+    # A client that was not stopped must be reported as left behind. Without this, pyzmq would wait
+    # without limit until the sockets of a collected context have sent all their messages.
     vars(zmq.sugar.context)["_exiting"] = True
 
 
-@pytest.hookimpl(optionalhook=True)  # Colab's environment does without pytest-xdist
+@pytest.hookimpl(optionalhook=True)  # Colab's environment has no pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduling = importlib.import_module("xdist.scheduler").LoadScopeScheduling
 
@@ -91,7 +91,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             folder, file = parts(nodeid)
             return next((one[0] for one in TOGETHER if {folder, file} & set(one)), file)
 
-    config.option.loadscopereorder = False  # FIRST has the order
+    config.option.loadscopereorder = False  # FIRST sets the order
     return ByGroup(config, log)
 
 
@@ -101,20 +101,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tests collect garbage thousands of times: what is there for good need not be looked at."""
+    """Exempt permanent objects from garbage collection, which tests run thousands of times."""
     gc.collect()
     gc.freeze()
 
 
 def parts(nodeid: str) -> tuple[str, str]:
-    """The folder of tests/ that has a test, and its file: ("spmd", "spmd/test_start.py")."""
+    """The folder in tests/ and the file of a test: ("spmd", "spmd/test_start.py")."""
     file = nodeid.partition("::")[0].removeprefix("tests/")
     return file.partition("/")[0], file
 
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where what outlives a test writes, so that nothing is ever written to the user's own."""
+    """An XLA_NB_HOME for processes that outlive a test, so that none writes to the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
         yield
@@ -122,7 +122,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]:
-    """Asks a process that has torch_xla what it makes of environments; one for all tests."""
+    """Ask a process with torch_xla how it reads environments; one process for all tests."""
     script = Path(__file__).parent.joinpath("support", "torch_xla_topology.py")
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -142,13 +142,13 @@ def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str,
 
 @pytest.fixture(scope="session")
 def fresh_processes() -> Iterator[None]:
-    """What support/fresh.py forks: processes that have imported torch; one server for all tests."""
+    """The server of support/fresh.py, which forks processes with torch imported, for all tests."""
     yield from fork_server()
 
 
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    """Runs functions of support/worlds/scenarios.py in JAX worlds of several ranks."""
+    """Run functions of support/worlds/scenarios.py in JAX worlds of several ranks."""
     try:
         torchax.check_versions()
     except LaunchError as missing:
@@ -162,8 +162,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
 def nothing_left_behind(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    # Not in a tmp_path: sockets that multiprocessing makes there would have too long a name, and
-    # pytest is slow to make thousands.
+    # Not a tmp_path: the names of multiprocessing's sockets in it would be too long, and pytest is
+    # slow to create thousands.
     folder = tempfile.mkdtemp(prefix="xla-nb-")
     temporary = f"{folder}/tmp"
     Path(temporary).mkdir()
@@ -184,7 +184,7 @@ def nothing_left_behind(
 
 
 def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
-    """What is there now and was not before, each thing with its description."""
+    """Things that exist now but not before the test, each with its description."""
     deadline, collected = time.monotonic() + PATIENCE, False
     while True:
         left = {}
@@ -195,8 +195,8 @@ def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
                 left[kind] = found
         if not left or time.monotonic() > deadline:
             return left
-        if left.keys() != {"processes"} or not collected:  # those end by themselves
-            gc.collect()  # what only garbage holds open is not left behind
+        if left.keys() != {"processes"} or not collected:  # processes end by themselves
+            gc.collect()  # things kept open only by garbage do not count
             collected = True
         time.sleep(0.05)
 
@@ -206,15 +206,15 @@ def pids() -> set[int]:
 
 
 def our_process(pid: int) -> str:
-    """Its command line if a test started it: known by its ancestors or, an orphan, by the mark."""
+    """Its command line if a test started it, as its ancestors or, for an orphan, MARK show."""
     environ = content(f"/proc/{pid}/environ").split("\0")
     if "=".join(MARK) not in environ and not descends(pid, os.getpid()):
         return ""
     if content(f"/proc/{pid}/comm").strip() == "xla_nb-spare":
-        return ""  # a fork server's next job, which it always has
+        return ""  # a fork server always keeps a spare job
     command = content(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     if CHROMIUM_HELPER.match(command):
-        return ""  # a page's or a service's: they come, go and end as their browser pleases
+        return ""  # the browser starts and ends its helpers as needed
     return f"{pid} {command[:200] or '(a zombie: nobody waited for it)'}"
 
 
@@ -228,7 +228,7 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 def content(path: str) -> str:
-    """A file of /proc; nothing if the process is gone meanwhile, or is another user's."""
+    """The text of a file in /proc; "" if the process has ended or belongs to another user."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -239,20 +239,20 @@ def open_files() -> set[tuple[str, str]]:
     listed = f"/proc/{os.getpid()}/fd"
     found = set()
     for entry in os.scandir(listed):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, by another thread
+        with contextlib.suppress(FileNotFoundError):  # closed by another thread
             target = os.readlink(entry.path)  # noqa: PTH115 # ten times as fast
-            if target != listed:  # the listing's own, whose number may differ the next time
+            if target != listed:  # opened by scandir itself
                 found.add((entry.name, target))
     return found
 
 
 def in_temporary() -> set[str]:
     torchs = getattr(sys.modules.get("torch.distributed.nn.jit.instantiator"), "_TEMP_DIR", None)
-    its = {Path(torchs.name).name} if torchs else set()  # made by an import, gone at the exit
+    its = {Path(torchs.name).name} if torchs else set()  # created by an import, removed at exit
     return {entry.name for entry in os.scandir(tempfile.gettempdir())} - its
 
 
-# What is looked at: everything there, and what to say of a thing that is new ("": not ours).
+# For each kind: list everything, and describe a new thing ("": not started by a test).
 WATCHED: dict[str, tuple[Callable[[], set[Any]], Callable[[Any], str]]] = {
     "processes": (pids, our_process),
     "threads": (lambda: set(threading.enumerate()), repr),
@@ -263,14 +263,14 @@ WATCHED: dict[str, tuple[Callable[[], set[Any]], Callable[[Any], str]]] = {
 
 @pytest.fixture(scope="session")
 def kernel(home: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """A kernel for all tests, its fork server warm; each test uses names of its own. It has more
-    bytes of runs than a home keeps, and would say so."""
+    """A kernel with a warm fork server for all tests, which use distinct names. Its runs exceed the
+    bytes that a home keeps, so that limit is raised: the kernel would report it."""
     notebook = Notebook()
     notebook.ok("import xla_nb\n%load_ext xla_nb")
     own = str(tmp_path_factory.mktemp("home"))
     notebook.ok(f"__import__('os').environ['XLA_NB_HOME'] = {own!r}")
     notebook.ok("__import__('xla_nb.record.tidying', fromlist=['_']).NBYTES = 1 << 50")
-    # A process that stays, as those of `pytest_configure`: of the first semaphore with a name.
+    # The first named semaphore starts this process, which stays like those of `pytest_configure`.
     notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     yield notebook
@@ -279,8 +279,8 @@ def kernel(home: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_kernels(home: None) -> Iterator[Warm]:
-    """For kernels of a test's own which import torch_xla all the same, `Notebook(warm=...)`, and
-    for the fork servers of all."""
+    """For a test's own kernels that import torch_xla anyway (`Notebook(warm=...)`), and for the
+    fork servers of all kernels."""
     started = Warm()
     Notebook.servers = started
     yield started
@@ -295,8 +295,8 @@ def notebook(kernel: Notebook) -> Notebook:
 
 @pytest.fixture
 def soon(kernel: Notebook) -> Iterator[None]:
-    """A quarter of the seconds that have to be lost for something to be said of them: a test then
-    waits for no more. How many there have to be is tested in tests/views/test_diagnosis.py."""
+    """Report lost seconds at a quarter of the usual thresholds, so that a test waits less. The
+    thresholds themselves are tested in tests/views/test_diagnosis.py."""
     all_of_them = "conclusions._COST, waits._LONG"
     kernel.ok("from xla_nb.run import conclusions, waits")
     kernel.ok(f"without_soon = {all_of_them}")

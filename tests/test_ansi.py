@@ -1,4 +1,4 @@
-"""Terminal output made safe: only visible characters and colors are left."""
+"""Sanitizing terminal output: only visible characters and colors remain."""
 
 import time
 import unicodedata
@@ -25,7 +25,7 @@ def test_colors_are_kept() -> None:
         "\x1b[2J",
         "\x1b[10;20H",
         "\x1b[?25l",
-        "\x1b[>4;2m",  # ends like a colour and is none
+        "\x1b[>4;2m",  # ends like a color but is not one
         "\x1b[ q",
         "\x1b]0;title\x07",
         "\x1b]8;;http://example.com\x1b\\",
@@ -41,12 +41,12 @@ def test_other_escape_sequences_are_removed(escape: str) -> None:
 
 
 @pytest.mark.parametrize("introducer", ["\x1b]", "\x1bP", "\x1b_"])
-def test_a_string_without_an_end_swallows_no_text(introducer: str) -> None:
+def test_an_unterminated_string_sequence_does_not_remove_text(introducer: str) -> None:
     assert ansi.clean(f"before{introducer}after\nnext") == "beforeafter\nnext"
 
 
 @pytest.mark.parametrize("cut", ["\x1b", "\x1b[", "\x1b[31", "\x1b[38;2;"])
-def test_a_sequence_cut_off_at_the_end_is_removed(cut: str) -> None:
+def test_an_incomplete_sequence_at_the_end_is_removed(cut: str) -> None:
     assert ansi.clean(f"text{cut}") == "text"
 
 
@@ -77,7 +77,7 @@ def test_controls_are_made_visible(control: str, shown: str) -> None:
     assert ansi.clean(f"a{control}b") == f"a{shown}b"
 
 
-def test_no_control_character_is_left() -> None:
+def test_no_control_characters_remain() -> None:
     every = "".join(f"{chr(code)} " for code in range(0x110000) if code != 0x1B)
     left = set(ansi.clean(every)) - {"\t", "\n"}
     assert not [c for c in left if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
@@ -94,7 +94,7 @@ def test_plain_text_has_no_colors() -> None:
     assert ansi.plain("\x1b[1;31mred\x1b[0m\x1b[K and\0") == "red and␀"
 
 
-def test_text_is_split_where_its_style_changes() -> None:
+def test_text_is_split_at_style_changes() -> None:
     assert ansi.spans("a\x1b[31mb\x1b[1mc\x1b[0md") == [
         (Style(), "a"),
         (Style(fg=1), "b"),
@@ -103,7 +103,7 @@ def test_text_is_split_where_its_style_changes() -> None:
     ]
 
 
-def test_neighbors_with_the_same_style_are_one_piece() -> None:
+def test_adjacent_spans_with_the_same_style_are_merged() -> None:
     assert ansi.spans("\x1b[0ma\x1b[31m\x1b[39mb\x1b[m") == [(Style(), "ab")]
 
 
@@ -119,17 +119,17 @@ def test_neighbors_with_the_same_style_are_one_piece() -> None:
         ("31;;1", Style(bold=True)),
     ],
 )
-def test_styles_are_read_as_terminals_read_them(parameters: str, style: Style) -> None:
+def test_styles_are_parsed_as_terminals_do(parameters: str, style: Style) -> None:
     assert ansi.spans(f"\x1b[{parameters}mx") == [(style, "x")]
 
 
-def test_a_style_ends_where_it_is_switched_off() -> None:
+def test_switching_all_attributes_off_resets_the_style() -> None:
     on, off = "1;2;3;4;7;9;31;41", "22;23;24;27;29;39;49"
     assert ansi.spans(f"\x1b[{on}m\x1b[{off}mx") == [(Style(), "x")]
 
 
 @pytest.mark.parametrize("parameters", ["38", "38;5", "38;2;1", "38;5;999", "999", "38;9;1", "::"])
-def test_invalid_style_parameters_are_accepted(parameters: str) -> None:
+def test_invalid_style_parameters_are_ignored(parameters: str) -> None:
     assert [text for _, text in ansi.spans(f"\x1b[{parameters}mx")] == ["x"]
 
 

@@ -1,4 +1,4 @@
-"""What Tab offers in a %%xla cell."""
+"""Tab completion in `%%xla` cells."""
 
 from types import SimpleNamespace
 
@@ -11,8 +11,8 @@ from xla_nb.rank.introspection import Completions
 @pytest.fixture
 def replied(monkeypatch):
     def replied(code, fragment="", *names, of_object=True, own=()):
-        """What a kernel replies at the end of a cell whose ranks offer these, as the texts of the
-        cell; it has `own` itself."""
+        """Complete at the end of a cell and return the resulting cell texts: ranks offer `names`,
+        the kernel itself `own`."""
 
         def before(code, cursor):
             return {"matches": list(own), "cursor_start": cursor - len(fragment)}
@@ -25,17 +25,17 @@ def replied(monkeypatch):
     return replied
 
 
-def test_attributes_that_ranks_know_come_instead_of_the_notebooks(replied):
+def test_attributes_known_to_ranks_replace_those_of_the_notebook(replied):
     cell = "%%xla\nmodel.we"
     assert replied(cell, "we", "weight", own=["welcome"]) == ["%%xla\nmodel.weight"]
 
 
-def test_names_of_ranks_stand_beside_the_notebooks(replied):
+def test_names_of_ranks_are_offered_before_those_of_the_notebook(replied):
     found = replied("%%xla\nmod", "mod", "models", of_object=False, own=["model", "models"])
     assert found == ["%%xla\nmodels", "%%xla\nmodel"]
 
 
-def test_where_ranks_offer_nothing_the_notebooks_are_offered(replied):
+def test_notebook_completions_are_offered_if_ranks_have_none(replied):
     assert replied("%%xla\nmodel.up", "up", own=["upper"]) == ["%%xla\nmodel.upper"]
 
 
@@ -48,14 +48,14 @@ def test_where_ranks_offer_nothing_the_notebooks_are_offered(replied):
         ("x = model.we", None, None),
     ],
 )
-def test_ranks_are_asked_inside_their_cells_only(monkeypatch, code, top, before):
+def test_ranks_are_asked_only_inside_their_cells(monkeypatch, code, top, before):
     asked = []
     monkeypatch.setattr(live_questions, "completions", lambda *told: asked.append(told))
     completion._completed(lambda *_: {}, str, code + "\nbelow", len(code))
     assert asked == ([(top, before)] if top else [])
 
 
-def test_without_a_kernel_nothing_is_changed():
+def test_turning_on_without_a_kernel_changes_nothing():
     shell = SimpleNamespace()
     completion.turn_on(shell, lambda top: None)
     completion.turn_off(shell)

@@ -1,4 +1,4 @@
-"""The guard of conftest.py, on tests that leave things behind and on tests that do not."""
+"""The check for leftovers in conftest.py, on tests with and without leftovers."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ LEFT = {
 }
 
 
-def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
+def test_leftovers_of_tests_are_found(tmp_path: Path) -> None:
     here = Path(__file__).parent
     guard = (here / "conftest.py").read_text()
     (tmp_path / "conftest.py").write_text(guard.replace("PATIENCE = 60.0", "PATIENCE = 1.0"))
@@ -55,7 +55,7 @@ def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
             tmp_path / "base",
             tmp_path,
         ],
-        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for what conftest.py imports
+        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for the imports of conftest.py
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,4 +1,4 @@
-"""What the pages name exists, and what they show is what the code prints."""
+"""Links, modules, names and tests that the pages mention exist."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,12 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def text(page: Path) -> str:
-    """A page without its blocks of code."""
+    """A page without its code blocks."""
     return FENCE.sub("", page.read_text())
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as GitHub links to them."""
+    """The anchors that GitHub gives to a page's headings."""
     headings = re.findall(r"^#+ (.+)$", text(page), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -28,18 +28,18 @@ def is_there(page: Path, link: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     links = re.findall(r"\]\(([^)]+)\)", text(page))
     assert not [link for link in links if "://" not in link and not is_there(page, link)]
 
 
 @pytest.mark.parametrize("name", ["how-it-works", "decisions"])
-def test_every_module_that_is_named_exists(name: str) -> None:
+def test_every_mentioned_module_exists(name: str) -> None:
     modules = re.findall(r"(?<!\[)`([\w/]+\.(?:py|js))`", text(ROOT / "docs" / f"{name}.md"))
     assert not [path for path in modules if not (ROOT / "xla_nb" / path).exists()]
 
 
-def test_what_is_named_beside_a_module_is_in_it() -> None:
+def test_names_mentioned_with_a_module_are_in_it() -> None:
     page = ROOT / "docs" / "how-it-works.md"
     glossary = re.findall(r"\| `(\w+)` \| \[[^]]*\]\(([^)]*)\)", text(page))
     prose = re.findall(r"`(\w+)` in\s\[[^]]*\]\(([^)]*\.\w+)\)", text(page))
@@ -48,7 +48,7 @@ def test_what_is_named_beside_a_module_is_in_it() -> None:
         assert re.search(rf"\b{name}\b", (page.parent / path).read_text()), f"{path} has no {name}"
 
 
-def test_every_test_that_is_named_for_reliability_exists() -> None:
+def test_every_test_mentioned_on_the_reliability_page_exists() -> None:
     table = text(ROOT / "docs" / "reliability.md").partition("## ")[0]
     names = re.findall(r"[\w/]*\btest_\w+", table)
     assert names

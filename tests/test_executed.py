@@ -1,4 +1,4 @@
-"""What is made of the cells in IPython's history, with a shell that counts what it is asked."""
+"""Cells read from IPython's history, with a shell that counts requests for file names."""
 
 from types import SimpleNamespace
 
@@ -11,8 +11,8 @@ TIMED = "get_ipython().run_cell_magic('time', '', 'x = 1\\n')"
 
 @pytest.fixture
 def shell():
-    """A shell that has executed `a = 1` and a cell below `%%time`; `named` are its names of files,
-    in the order in which they were asked for."""
+    """A shell that has executed `a = 1` and a cell below `%%time`; `named` lists the numbers of
+    cells whose file names were requested, in order."""
     named = []
 
     def get_code_name(raw, source, number):
@@ -33,7 +33,7 @@ def looks(executed):
     return [*executed.cells({}), *executed.by_magics()]
 
 
-def test_each_cell_is_made_once_however_often_one_looks(shell):
+def test_each_cell_is_created_only_once(shell):
     executed = Executed(shell)
     first = looks(executed)
     assert [cell.source for cell in first] == ["a = 1", TIMED, "#\nx = 1\n"]
@@ -43,7 +43,7 @@ def test_each_cell_is_made_once_however_often_one_looks(shell):
     assert len(shell.named) == named
 
 
-def test_a_cell_whose_number_is_given_anew_is_another(shell):
+def test_a_cell_whose_number_is_reused_is_replaced(shell):
     executed = Executed(shell)
     looks(executed)
     shell.history_manager.input_hist_raw[1] = shell.history_manager.input_hist_parsed[1] = "b = 2"

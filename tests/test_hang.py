@@ -1,8 +1,8 @@
-"""Hang reports of real runs, as a user has them: told, kept, over, and the run stopped."""
+"""Hang reports of real runs: reported, stored, ended by progress, and stopping the run."""
 
 import pytest
 
-PATIENCE = 120  # seconds for what must come
+PATIENCE = 120  # seconds to wait for an expected event
 
 HELP = f"""
 import os, signal
@@ -48,7 +48,7 @@ def deadlock_of_two(rank):
 """.strip()
 
 
-def test_ranks_in_a_collective_name_the_rank_that_is_elsewhere_and_where(helped):
+def test_a_report_on_a_collective_names_the_missing_rank_and_its_place(helped):
     cell = f"Cell In[{helped.ok(DEADLOCK).number}]"
     at = {line.rpartition("# ")[2]: n for n, line in enumerate(DEADLOCK.splitlines(), 1)}
     try:
@@ -81,8 +81,8 @@ def sleeps(rank):
 """.strip()
 
 
-def test_a_stopped_rank_is_one_that_does_not_respond(helped):
-    """The report says so, and that it went on; a run with a stopped rank can be stopped."""
+def test_a_stopped_rank_is_reported_as_not_responding(helped):
+    """The rank's later progress is reported too, and a run with a stopped rank can be stopped."""
     helped.ok(STOPPED)
     try:
         helped.ok("begun(halted)\npid = halted.state.ranks[2].pid\nos.kill(pid, signal.SIGSTOP)")
@@ -110,7 +110,7 @@ def takes(rank, lock):
 """.strip()
 
 
-def test_the_rank_that_returned_with_the_lock_is_named_to_those_who_wait_for_it(helped, tmp_path):
+def test_a_report_names_a_rank_that_returned_while_holding_the_lock(helped, tmp_path):
     helped.ok(f"before = os.getcwd(); os.chdir({str(tmp_path)!r})")
     number = helped.ok(LOCK).number
     try:
@@ -122,7 +122,7 @@ def test_the_rank_that_returned_with_the_lock_is_named_to_those_who_wait_for_it(
     assert verdict.endswith(f" for `lock` at Cell In[{number}], line {line}, which rank 1 holds")
 
 
-def test_with_hang_stop_the_run_is_stopped_and_the_verdict_is_its_headline(notebook):
+def test_hang_stop_stops_the_run_with_the_verdict_as_headline(notebook):
     cell = DEADLOCK.replace("--bg --view none", "--hang-stop --view text")
     shown = notebook.run(cell)
     assert shown.ename == "RunFailed"
@@ -132,10 +132,10 @@ def test_with_hang_stop_the_run_is_stopped_and_the_verdict_is_its_headline(noteb
     assert notebook.value("deadlock.state.outcome") == "'stopped'"
     told = "f'Stopped at a hang: {deadlock.state.hang.report.verdict}'"
     assert notebook.value(f"deadlock.state.stopping == {told}") == "True"
-    assert notebook.value("list(deadlock.state.conclusions)") == "[]"  # which say it once more
+    assert notebook.value("list(deadlock.state.conclusions)") == "[]"  # would repeat the verdict
 
 
-def test_both_settings_are_among_those_of_the_notebook(notebook):
+def test_hang_settings_can_be_set_for_the_notebook(notebook):
     try:
         shown = notebook.ok("%xla_config hang_after=5m hang_stop=yes").stdout
         assert "hang_after  300.0" in shown

@@ -1,5 +1,5 @@
-"""Ranks that an interrupt does not end: where they are is told as it is when they are ended by
-force, not where the interrupt struck."""
+"""Ranks that an interrupt does not end: the place reported is where they are when they are ended
+by force, not where the interrupt reached them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.staying import (
 
 CASES = pytest.mark.parametrize("body", STAYS.values(), ids=STAYS)
 FIRST, *others = STAYS.items()
-#: Until ranks are ended by force, two seconds pass.
+#: Each of these cases waits two seconds until ranks are ended by force.
 FEW_CASES = pytest.mark.parametrize(
     "body",
     [FIRST[1], *(pytest.param(body, marks=pytest.mark.slow) for _, body in others)],
@@ -27,7 +27,7 @@ FEW_CASES = pytest.mark.parametrize(
 
 @pytest.fixture
 def group(kernel, request):
-    """The name of two live ranks of the test's own."""
+    """The name of two live ranks for this test."""
     name = request.node.name.partition("[")[0]
     kernel.ok(f"%xla_start -n 2 --name {name}\nwhole_ = xla_nb.ranks({name!r})._group.run")
     yield name
@@ -57,7 +57,7 @@ def test_an_interrupt_between_a_launch_and_its_first_view_stops_the_run(kernel):
 
 
 @CASES
-def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, body):
+def test_spawned_ranks_interrupted_twice_are_reported_at_their_current_place(kernel, body):
     cell = interrupted_twice(kernel, "%%xla_spawn -n 2 --grace 600", body)
     said, place = told(kernel), f"{cell}, line {line_of(body, 'stays')}"
     assert f"Stopped again: sent SIGTERM to ranks 0, 1 (at {place})." in said
@@ -66,7 +66,7 @@ def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kerne
 
 
 @FEW_CASES
-def test_spawned_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, body):
+def test_spawned_ranks_whose_cleanup_is_cut_short_are_reported_with_their_stack(kernel, body):
     cell = interrupted(kernel, "%%xla_spawn -n 2 --grace 2", body)
     kernel.ok("staying_.join_end()")
     said, line = told(kernel), line_of(body, "stays")
@@ -75,7 +75,7 @@ def test_spawned_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stac
     assert f"{cell}, line {line_of(body, 'struck')}" not in said
 
 
-def test_of_spawned_ranks_that_say_nothing_since_the_interrupt_that_is_told(kernel):
+def test_spawned_ranks_silent_since_the_interrupt_are_reported_as_not_responding(kernel):
     cell = interrupted(kernel, "%%xla_spawn -n 1 --grace 3", SILENT, ranks=1)
     kernel.ok("staying_.join_end()")
     said = told(kernel)
@@ -83,7 +83,7 @@ def test_of_spawned_ranks_that_say_nothing_since_the_interrupt_that_is_told(kern
     assert f"rank 0 at {cell}, line {line_of(SILENT, 'struck')}\n" not in said
 
 
-def test_ranks_that_an_interrupt_has_ended_are_told_where_it_struck(kernel):
+def test_ranks_ended_by_an_interrupt_are_reported_where_it_reached_them(kernel):
     body = """
         import time
         try:
@@ -106,7 +106,7 @@ def test_ranks_that_an_interrupt_has_ended_are_told_where_it_struck(kernel):
 
 
 @CASES
-def test_live_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, group, body):
+def test_live_ranks_interrupted_twice_are_reported_at_their_current_place(kernel, group, body):
     cell = interrupted_twice(kernel, f"%%xla --group {group} --grace 600", body)
     place = f"{cell}, line {line_of(body, 'stays')}"
     did = f"{cell} was ended by force because ranks 0, 1 did not stop (at {place})"
@@ -118,7 +118,7 @@ def test_live_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, 
 
 
 @FEW_CASES
-def test_live_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, group, body):
+def test_live_ranks_whose_cleanup_is_cut_short_are_reported_with_their_stack(kernel, group, body):
     cell = interrupted(kernel, f"%%xla --group {group} --grace 2", body)
     kernel.ok("staying_.join_end()")
     said, line = told(kernel), line_of(body, "stays")
@@ -126,7 +126,7 @@ def test_live_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(k
     assert f"{cell}, line {line_of(body, 'struck')}" not in said
 
 
-def test_live_ranks_that_stay_in_a_function_of_another_cell_are_told_with_that(kernel, group):
+def test_live_ranks_stuck_in_a_function_of_another_cell_are_reported_there(kernel, group):
     other = kernel.ok(
         f"%%xla --group {group}\nimport time\ndef waits():\n"
         "    print('stays', flush=True)\n    while True: pass"

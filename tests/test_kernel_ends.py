@@ -1,11 +1,11 @@
-"""A kernel that is restarted while ranks run: what is said of their run afterwards."""
+"""A kernel restarted while ranks run: how the list of runs describes their run afterwards."""
 
 import pytest
 
 from tests.support.kernel import COLD, Notebook
 
-# It cleans up for a moment: who restarts a kernel interrupts it first, and a run that has ended
-# before the kernel hears of the rest was stopped by an interrupt, as far as anybody knows.
+# The cell cleans up for a moment: a restart interrupts the kernel first, and a run that ends before
+# the kernel receives the rest of the request looks as if it was stopped by an interrupt.
 CELL = """%%xla_spawn -n 1 --view text {}
 import time
 try:
@@ -31,7 +31,7 @@ def told_after_a_restart(kernel):
     return kernel.ok("%xla_runs 1").text.splitlines()[1]
 
 
-def test_a_run_in_its_cell_was_stopped_by_the_kernels_restart_and_by_no_interrupt(kernel):
+def test_a_running_cell_is_listed_as_stopped_by_the_kernels_restart(kernel):
     class Up(Exception):
         pass
 
@@ -47,7 +47,7 @@ def test_a_run_in_its_cell_was_stopped_by_the_kernels_restart_and_by_no_interrup
 
 
 @pytest.mark.slow
-def test_a_run_in_the_background_was_stopped_by_the_kernels_restart(kernel):
+def test_a_background_run_is_listed_as_stopped_by_the_kernels_restart(kernel):
     kernel.ok(CELL.format("--bg -o behind"))
     kernel.ok("while not behind.output(0): __import__('time').sleep(0.02)")
     told = told_after_a_restart(kernel)

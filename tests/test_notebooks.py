@@ -1,4 +1,4 @@
-"""The notebooks that ship, executed as `make demo` does it: their own asserts hold."""
+"""The notebooks of the repository, executed as by `make demo`; their own asserts must hold."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from notebooks import run_demo
 from notebooks.run_demo import execute
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-#: The quickstart's epochs and its rate, and enough of them for the accuracy that it asserts.
+#: Epochs and learning rate of the quickstart, and a shorter variant that reaches its accuracy.
 LONG, SHORT = '--args "(16, 0.004)"', '--args "(6, 0.01)"'
 
 
@@ -30,7 +30,7 @@ def test_the_quickstart_trains_one_model_on_four_ranks(monkeypatch, tmp_path, ca
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    """The notebook of live ranks, executed."""
+    """The executed notebook of live ranks."""
     notebook = nbformat.read(NOTEBOOKS / "live-ranks.ipynb", as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -40,7 +40,7 @@ def live(tmp_path_factory):
 
 
 def shown(notebook, source):
-    """The texts that cells with these words have for output, one for each cell."""
+    """The output text of each code cell that contains these words."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and source in cell.source]
     return ["".join(map(as_text, cell.outputs)) for cell in cells]
 
@@ -51,7 +51,7 @@ def as_text(output):
 
 
 @pytest.mark.slow
-def test_live_ranks_compile_for_the_first_training_cell_and_for_an_edited_function(live):
+def test_live_ranks_compile_only_for_the_first_cell_and_an_edited_function(live):
     cells = [cell for cell in live.cells if "losses = train(" in cell.source]
     first, second, third = (str([out.get("data") for out in cell.outputs]) for cell in cells)
     assert "compiles" in first
@@ -60,7 +60,7 @@ def test_live_ranks_compile_for_the_first_training_cell_and_for_an_edited_functi
 
 
 @pytest.mark.slow
-def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed(live):
+def test_live_ranks_are_reported_to_differ_below_the_cell_with_the_wrong_seed(live):
     (mistake,) = [cell for cell in live.cells if "# the mistake" in cell.source]
     drift = f"`model` has differed between ranks since Cell In[{mistake.execution_count}]: rank 2 ("
     assert [drift in text for text in shown(live, "# the mistake")] == [True]
@@ -70,7 +70,7 @@ def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed
 
 
 @pytest.mark.slow
-def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(live):
+def test_the_only_failing_cell_of_live_ranks_is_followed_by_one_that_works(live):
     cells = shown(live, "%%xla")
     (failed,) = [number for number, text in enumerate(cells) if text.startswith("✗")]
     assert "Rank 1 failed" in cells[failed]
@@ -78,25 +78,25 @@ def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(liv
 
 
 @pytest.mark.slow
-def test_live_ranks_show_below_their_start_what_they_ran(live):
+def test_the_display_below_xla_start_shows_that_the_ranks_have_ended(live):
     assert "4 live ranks ended by %xla_shutdown" in shown(live, "%xla_start")[0]
 
 
 @pytest.mark.slow
-def test_the_notebook_of_live_ranks_is_stored_with_what_its_cells_show(live):
+def test_the_stored_notebook_of_live_ranks_has_the_same_kinds_of_outputs(live):
     stored = nbformat.read(NOTEBOOKS / "live-ranks.ipynb", as_version=4)
     assert kinds(stored) == kinds(live)
 
 
 def kinds(notebook):
-    """What kinds of outputs each cell of code has."""
+    """The types of outputs of each code cell."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [(cell.source, {output.output_type for output in cell.outputs}) for cell in cells]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dtensor", "torchax"])
-def test_a_notebook_of_the_guide_holds_what_it_claims(name, tmp_path):
+def test_a_notebook_of_the_guide_runs_without_errors_and_shows_a_picture(name, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     assert execute(notebook, tmp_path) == ""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

@@ -1,4 +1,4 @@
-"""The wheel, in an empty environment: without torch it installs, imports and loads in IPython."""
+"""The wheel in an empty environment: it installs, imports and loads in IPython without torch."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(environment: Path, wheel: Path) -> Path:
-    """An environment with nothing but the wheel and what it depends on; gives its Python."""
+    """Install only the wheel and its dependencies in a new environment; return its Python."""
     python = environment / "bin" / "python"
     if UV.exists():
         run(UV, "venv", "--quiet", "--python", sys.executable, environment, cwd=wheel.parent)
@@ -60,7 +60,7 @@ def test_the_wheel_loads_without_torch(wheel: Path, tmp_path: Path) -> None:
     assert Path(file).is_relative_to(tmp_path / "venv")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert len(tops) == 2, tops  # xla_nb and its .dist-info
@@ -68,11 +68,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_wheel_holds_the_panels_page(wheel: Path) -> None:
+def test_the_wheel_contains_the_files_of_the_panel(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"xla_nb/views/panel/panel.{kind}" for kind in ("js", "css")} <= names
 
 
-def test_the_pins_name_no_registry() -> None:
+def test_pinned_requirements_name_no_registry() -> None:
     for file in (ROOT / "requirements").iterdir():
         assert "://" not in file.read_text(), file

@@ -1,4 +1,4 @@
-"""What is done with a module that is imported later."""
+"""Calling functions when a module is imported."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from xla_nb.patching import when_imported
 
 @pytest.fixture
 def later(tmp_path, monkeypatch):
-    """A package `later` with modules `one` and `broken`; yields a list for what was called."""
+    """Create a package `later` with modules `one` and `broken`; yield a list to record calls."""
     package = tmp_path / "later"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -32,13 +32,13 @@ def test_the_function_is_called_once_when_its_module_is_imported(later):
     assert later == [1]
 
 
-def test_the_function_is_called_at_once_for_an_imported_module(later):
+def test_the_function_is_called_at_once_if_the_module_is_already_imported(later):
     importlib.import_module("later.one")
     when_imported("later.one", lambda module: later.append(module.value))
     assert later == [1]
 
 
-def test_a_module_that_cannot_be_imported_raises_its_own_error(later):
+def test_a_failing_import_raises_its_own_error(later):
     when_imported("later.broken", later.append)
     when_imported("later.missing", later.append)
     with pytest.raises(RuntimeError, match="no"):
@@ -54,7 +54,7 @@ def test_the_module_keeps_its_own_loader(later):
     assert "value = 1" in module.__spec__.loader.get_source("later.one")
 
 
-def test_several_functions_follow_one_module(later):
+def test_several_functions_can_wait_for_one_module(later):
     for number in (1, 2):
         when_imported("later.one", lambda module, number=number: later.append(number))
     importlib.import_module("later.one")

@@ -1,4 +1,4 @@
-"""Seconds that went into something so far, with what is in progress."""
+"""Seconds spent on something so far, including the interval in progress."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from xla_nb.stopwatch import Stopwatch
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Sets the time."""
+    """A function that sets the time."""
     now = [100.0]
     monkeypatch.setattr(stopwatch.time, "monotonic", lambda: now[0])
     return lambda seconds: now.__setitem__(0, seconds)
 
 
-def test_what_is_in_progress_is_counted(clock):
+def test_the_interval_in_progress_is_counted(clock):
     watch = Stopwatch()
     assert (watch.start(), watch.seconds, watch.since) == (True, 0.0, 100.0)
     clock(102.0)
@@ -24,7 +24,7 @@ def test_what_is_in_progress_is_counted(clock):
     assert (watch.seconds, watch.since) == (2.0, None)
 
 
-def test_it_goes_on_where_it_stopped(clock):
+def test_a_restarted_stopwatch_adds_to_its_total(clock):
     watch = Stopwatch()
     for begin, end in ((0.0, 1.0), (10.0, 12.5)):
         clock(begin)
@@ -34,7 +34,7 @@ def test_it_goes_on_where_it_stopped(clock):
     assert watch.seconds == 3.5
 
 
-def test_what_is_inside_is_not_counted_twice(clock):
+def test_nested_starts_are_not_counted_twice(clock):
     watch = Stopwatch()
     watch.start()
     clock(101.0)

@@ -1,8 +1,8 @@
-"""Variables of real ranks, described there and compared in the notebook."""
+"""Variables of real ranks: described on the ranks, compared in the notebook."""
 
 import pytest
 
-# Imports in the function are not repeated by later cells.
+# Later cells do not repeat imports inside the function.
 TRAIN = """
 %%xla_spawn -n 4 -o of_vars --view none
 def train_of_vars(rank):
@@ -49,22 +49,22 @@ def notebook(kernel):
     return kernel
 
 
-def test_no_rank_compiled_or_executed_anything(notebook):
+def test_describing_variables_compiles_and_executes_nothing(notebook):
     assert notebook.value("{result[1] for result in of_vars.results.values()}") == "{0}"
 
 
-def test_the_rank_with_another_seed_is_found(notebook):
+def test_the_rank_with_a_different_seed_is_found(notebook):
     assert notebook.value("whole['model'].deviating") == "(2,)"
 
 
-def test_values_that_are_only_recorded_are_pending_and_computed_if_asked(notebook):
+def test_lazy_values_are_pending_unless_computed_on_request(notebook):
     assert notebook.value("whole['pending'].verdict") == "'pending'"
     assert (
         notebook.value("{r[2][0].leaves[0].state for r in of_vars.results.values()}") == "{'known'}"
     )
 
 
-def test_the_table_of_real_ranks(notebook):
+def test_the_table_shows_variables_of_real_ranks(notebook):
     lines = notebook.ok("Variables(list(whole.values()), 4)").result.splitlines()
     assert lines[0].split() == [
         "Name",

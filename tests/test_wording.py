@@ -1,4 +1,4 @@
-"""Counts, lists and shortened texts, as people read them."""
+"""Wording of counts, lists, causes of death, durations and shortened texts."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from xla_nb.wording import (
 @pytest.mark.parametrize(
     ("number", "shown"), [(0, "0 hosts"), (1, "1 host"), (1200, "1,200 hosts")]
 )
-def test_a_count_has_its_noun(number, shown):
+def test_a_count_has_a_singular_or_plural_noun(number, shown):
     assert several(number, "host") == shown
 
 
@@ -33,7 +33,7 @@ def test_a_count_has_its_noun(number, shown):
         (["a", "b", "c", "d"], {"most": 2}, "a, b and 2 more"),
     ],
 )
-def test_a_list_ends_with_its_last_or_with_how_many_more(items, options, shown):
+def test_a_list_ends_with_its_last_item_or_the_number_of_further_ones(items, options, shown):
     assert listed(items, **options) == shown
 
 
@@ -51,7 +51,7 @@ def test_a_long_text_ends_with_an_ellipsis_within_its_length():
     assert in_one_line("a\n  b\tc", 6) == "a b c"
 
 
-def test_a_long_path_keeps_its_start_and_its_end():
+def test_a_long_path_keeps_its_start_and_end():
     assert without_middle("/a/b", 4) == "/a/b"
     assert without_middle("/home/me/runs/rank-0.out", 13) == "/home/…-0.out"
 
@@ -69,12 +69,12 @@ def test_a_long_path_keeps_its_start_and_its_end():
         (3, "exited with status 3 before finishing", "exited with status 3"),
     ],
 )
-def test_only_what_was_killed_is_told_so(status, told, in_short):
+def test_an_exit_status_is_described_in_full_and_in_short(status, told, in_short):
     assert in_past(cause_of_death(status)) == told
     assert cause_in_short(status) == in_short
 
 
-def test_a_duration_that_was_set_is_told_as_it_was():
+def test_a_duration_set_by_the_user_is_shown_exactly():
     times = (0.5, 30, 60, 90, 1800, 7200, 7325)
     told = ["0.5 s", "30 s", "1 min", "1 min 30 s", "30 min", "2 h", "2 h 2 min 5 s"]
     assert [exactly(seconds) for seconds in times] == told
