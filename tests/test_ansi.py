@@ -119,7 +119,7 @@ def test_adjacent_spans_with_the_same_style_are_merged() -> None:
         ("31;;1", Style(bold=True)),
     ],
 )
-def test_styles_are_parsed_as_terminals_do(parameters: str, style: Style) -> None:
+def test_styles_are_parsed_as_by_terminals(parameters: str, style: Style) -> None:
     assert ansi.spans(f"\x1b[{parameters}mx") == [(style, "x")]
 
 

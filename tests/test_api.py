@@ -367,7 +367,7 @@ def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
         assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr
 
 
-def test_a_launch_reports_each_longer_wait_with_its_duration(capsys):
+def test_a_launch_reports_each_long_wait_with_its_duration(capsys):
     with api.telling() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
             on_wait(seconds, what)

@@ -577,7 +577,7 @@ def test_side_effects_of_an_import_on_another_module_happen_once(live, module, t
         assert results(live, "registry.NAMES", "0") == "{0: ['one']}"
     live.ok("%%xla_spawn -n 1 -o spawned_\ndef names(rank): return registry.NAMES")
     assert live.value("spawned_[0]") == "['one']"
-    live.ok("del sys.modules['registers.one']")  # whose folder nobody finds after this
+    live.ok("del sys.modules['registers.one']")  # its folder is not found after this test
 
 
 def test_after_a_failed_reload_ranks_use_the_module_as_the_notebook_has_it(live, module):
@@ -674,7 +674,7 @@ def test_a_settings_module_matches_the_notebook_however_a_cell_reaches_it(live, 
     assert results(live, asked, "0") == "{0: ((5, 9, 3), 7, 5, {'epochs': 7})}"
     live.ok("%%xla\nsettings_there.epochs += rank + 1\nsettings_there.FOUND['a'] = rank")
     live.ok("settings_there.lr = 0.1")
-    assert results(live, asked, "1") == "{1: ((0.1, 9, 1), 9, 0.1, {'epochs': 9})}"  # the ranks'
+    assert results(live, asked, "1") == "{1: ((0.1, 9, 1), 9, 0.1, {'epochs': 9})}"  # set by ranks
 
 
 def test_the_first_cell_that_names_only_a_module_sees_the_notebooks_values(live, module):
@@ -824,7 +824,7 @@ def test_objects_that_autoreload_updates_in_place_are_updated_on_ranks(live, mod
         assert live.value("autoreloaded.says(), says()") == "('newest', 'newest')"
         assert results(live, said, "0") == "{0: ('newest', 'newest', 'newest', 'newest')}"
         live.ok("%%xla\nautoreloaded.mark = rank")
-        assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # reloaded only once
+        assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # not reloaded again
     finally:
         live.ok("%autoreload 0")
 
