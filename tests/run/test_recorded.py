@@ -1,4 +1,4 @@
-"""A run as its record tells it, without the process that launched it."""
+"""Runs reopened from their record, without the process that launched them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ BEGAN = 1000.0
 
 
 class Made:
-    """A record that is written as a run would write it; its notebook is this process."""
+    """A record written as a run would write it; its notebook is this process."""
 
     def __init__(self, name="20260101-000000-abcdef"):
         self.name = name
@@ -94,27 +94,27 @@ def ended(made):
 # ---------------------------------------------------------------- opening
 
 
-def test_a_run_is_opened_by_its_name_or_its_folder(ended, monkeypatch):
+def test_open_run_accepts_names_folders_and_records(ended, monkeypatch):
     monkeypatch.chdir(ended.record.path.parent)
     for path in (ended.name, str(ended.record.path), ended.record.path, ended.record):
         run = opened(path)
         assert (run.name, run.record.path) == (ended.name, ended.record.path)
 
 
-def test_a_run_is_opened_from_where_one_stands(ended, monkeypatch):
+def test_open_run_resolves_relative_paths_at_once(ended, monkeypatch):
     monkeypatch.chdir(ended.record.path)
     run = opened(".")
     monkeypatch.chdir("/")
     assert (run.name, run[0]) == (ended.name, 42)
 
 
-def test_a_run_that_was_moved_is_opened_where_it_lies_now(ended, tmp_path):
+def test_moved_run_opens_from_its_new_folder(ended, tmp_path):
     ended.record.path.rename(tmp_path / "kept")
     run = opened(tmp_path / "kept")
     assert (run.name, run[0], run.output(1, "err")) == ("kept", 42, "trouble\n")
 
 
-def test_a_run_is_opened_whatever_the_home_is(ended, tmp_path, monkeypatch):
+def test_opening_a_path_ignores_a_broken_home(ended, tmp_path, monkeypatch):
     ended.record.path.rename(tmp_path / "kept")
     (tmp_path / "link").symlink_to("link")
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "link"))
@@ -122,23 +122,23 @@ def test_a_run_is_opened_whatever_the_home_is(ended, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["20200101-000000-nosuch", "/nowhere/at/all", ""])
-def test_where_no_run_is_recorded_the_runs_there_are_can_be_listed(path):
+def test_opening_a_missing_run_suggests_xla_runs(path):
     with pytest.raises(UsageError, match=r"No run is recorded at .*%xla_runs"):
         opened(path)
 
 
 @pytest.mark.parametrize("path", [None, 5, b"r", ["r"]])
-def test_what_is_no_name_is_refused(path):
+def test_opening_a_run_rejects_values_that_are_not_paths(path):
     with pytest.raises(UsageError, match="needs a run's name or folder, not "):
         opened(path)
 
 
-def test_a_folder_that_is_no_record_is_refused(tmp_path):
+def test_folder_without_a_record_is_rejected(tmp_path):
     with pytest.raises(UsageError, match="No run is recorded at"):
         opened(tmp_path)
 
 
-def test_a_run_that_was_stopped_is_opened_as_stopped(made):
+def test_stopped_run_reopens_as_stopped(made):
     made.says(events.StopRequested(why="Stopped by %xla_stop"), events.RankStopped(rank=0))
     made.says(events.SignalSent(number=9), events.ProcessDied(pid=101, status=-9))
     made.ends()
@@ -148,15 +148,15 @@ def test_a_run_that_was_stopped_is_opened_as_stopped(made):
     assert "Stopped by %xla_stop" in repr(run)
 
 
-# ---------------------------------------------------------------- what it holds
+# ---------------------------------------------------------------- contents
 
 
-def test_it_has_the_results_of_the_ranks_that_returned(ended):
+def test_reopened_run_has_results_of_ranks_that_returned(ended):
     run = ended.opened()
     assert (run.results, run[0], run.ok) == ({0: 42}, 42, False)
 
 
-def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
+def test_missing_result_error_states_what_the_rank_did_instead(ended):
     run = ended.opened()
     with pytest.raises(KeyError, match=r"Rank 1 failed, so it has no result. See run.errors"):
         run[1]
@@ -164,7 +164,7 @@ def test_a_rank_without_a_result_is_told_with_what_it_did_instead(ended):
         run[7]
 
 
-def test_a_result_whose_file_is_gone_is_said_to_be(ended):
+def test_deleted_result_file_is_reported(ended):
     ended.record.result(0).unlink()
     with pytest.raises(XlaNbError) as told:
         ended.opened()[0]
@@ -192,7 +192,7 @@ def test_a_result_whose_file_is_gone_is_said_to_be(ended):
         lambda data: data.replace(b"result", b"tluser"),
     ],
 )
-def test_a_result_whose_file_is_damaged_is_refused_by_name(made, change):
+def test_damaged_result_is_rejected_with_its_path(made, change):
     import numpy
 
     made.returns(0, numpy.arange(1000))
@@ -204,7 +204,7 @@ def test_a_result_whose_file_is_damaged_is_refused_by_name(made, change):
         made.opened()[0]
 
 
-def test_what_is_no_result_is_none(made):
+def test_stray_result_files_are_ignored(made):
     (made.record.path / "rank-x.result").touch()
     made.returns(0, 42)
     made.loses_its_kernel()
@@ -212,7 +212,7 @@ def test_what_is_no_result_is_none(made):
 
 
 @pytest.mark.parametrize("line", [b"print\n", b"[]\n", b"3\n", b'[0, 1, null, {"loss": "x"}]\n'])
-def test_a_history_that_is_damaged_is_refused_by_name(ended, line):
+def test_damaged_history_is_rejected_with_its_path(ended, line):
     with ended.record.history(0).open("ab") as file:
         file.write(line)
     run = ended.opened()
@@ -220,7 +220,7 @@ def test_a_history_that_is_damaged_is_refused_by_name(ended, line):
         list(run.history)
 
 
-def test_a_sample_that_is_damaged_is_none(made):
+def test_truncated_sample_reads_as_none(made):
     made.samples(0, BEGAN)
     path = made.record.sample(0)
     path.write_bytes(path.read_bytes()[:-9])
@@ -228,63 +228,63 @@ def test_a_sample_that_is_damaged_is_none(made):
     assert made.opened().sample(0) is None
 
 
-def test_it_has_the_errors_of_the_ranks_that_failed(ended):
+def test_reopened_run_has_errors_of_failed_ranks(ended):
     (error,) = ended.opened().errors.values()
     assert (error.rank, error.kind, error.place) == (1, "ValueError", "Cell In[3], line 7")
 
 
-def test_output_is_whole_whatever_bytes_it_has(ended):
+def test_output_with_invalid_utf8_is_read_completely(ended):
     run = ended.opened()
     assert run.output(0) == "one\n\N{REPLACEMENT CHARACTER}two\n"
     assert (run.output(1), run.output(1, "err")) == ("", "trouble\n")
 
 
-def test_output_keeps_the_carriage_returns_of_bars(ended):
+def test_output_keeps_carriage_returns_of_progress_bars(ended):
     run = ended.opened()
     run.record.log(0, "out").write_bytes(b"\r 1/2\r 2/2\nwindows\r\n")
     assert run.output(0) == "\r 1/2\r 2/2\nwindows\r\n"
 
 
-def test_it_has_what_was_reported(ended):
+def test_reopened_run_has_reported_figures(ended):
     assert ended.opened().history["loss"] == {0: [0.5]}
 
 
-def test_it_has_the_newest_sample_of_a_rank(ended):
+def test_reopened_run_has_newest_sample_of_each_rank(ended):
     ended.samples(1, BEGAN + 4)
     run = ended.opened()
     assert (run.sample(0), run.sample(1).place) == (None, "Cell In[3], line 7")
 
 
-def test_a_sample_that_is_being_written_is_none(ended):
+def test_half_written_sample_reads_as_none(ended):
     ended.record.sample(0).write_bytes(b'{"at": 1')
     assert ended.opened().sample(0) is None
 
 
-def test_it_took_until_its_last_rank_ended(ended):
+def test_elapsed_time_ends_with_the_last_rank(ended):
     assert ended.opened().elapsed == 6.0
 
 
-def test_it_says_in_a_line_how_it_went(ended):
+def test_repr_of_a_reopened_run_summarizes_it(ended):
     name = "20260101-000000-abcdef"
     failed = "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
     assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s; [0] returned 42>"
 
 
-def test_its_cell_is_the_one_that_its_summary_names(ended):
+def test_label_comes_from_the_summary(ended):
     ended.record.close({**ended.opened().summary(), "cell": "Cell In[3]"})
     assert ended.opened().label == "Cell In[3]"
 
 
-# ---------------------------------------------------------------- runs that have no end
+# ---------------------------------------------------------------- runs without an end
 
 
-def test_a_run_that_goes_on_elsewhere_is_running(made):
+def test_run_in_progress_in_another_kernel_is_running(made):
     made.returns(0, 42)
     run = made.opened()
     assert (phases(run), run.state.ended, run.results) == (["finished", "running"], None, {0: 42})
 
 
-def test_a_run_that_goes_on_has_taken_until_now():
+def test_elapsed_time_of_a_run_in_progress_counts_to_now():
     made = Made()
     made.says(
         events.JobStarted(pid=1, host="h", ranks=1, simulated=True, at=time.time() - 100),
@@ -292,7 +292,7 @@ def test_a_run_that_goes_on_has_taken_until_now():
     assert made.opened().elapsed == pytest.approx(100, abs=5)
 
 
-def test_a_run_whose_kernel_is_gone_has_ended_and_its_ranks_were_killed(made):
+def test_run_of_a_dead_kernel_has_ended_and_its_ranks_died(made):
     made.returns(0, 42)
     made.loses_its_kernel()
     run = made.opened()
@@ -300,7 +300,7 @@ def test_a_run_whose_kernel_is_gone_has_ended_and_its_ranks_were_killed(made):
     assert (run.ok, run.results, run.errors[1].kind) == (False, {0: 42}, "Died")
 
 
-def test_a_run_whose_kernel_is_gone_ended_when_it_was_last_heard_of(made):
+def test_run_of_a_dead_kernel_ended_at_its_last_event_or_sample(made):
     made.loses_its_kernel()
     assert made.opened().state.ended == BEGAN + 1
     made.samples(0, at=BEGAN + 50)
@@ -308,7 +308,7 @@ def test_a_run_whose_kernel_is_gone_ended_when_it_was_last_heard_of(made):
     assert (made.opened().state.ended, made.opened().elapsed) == (BEGAN + 50, 50)
 
 
-def test_a_launch_that_was_refused_has_ended_though_its_notebook_lives():
+def test_rejected_launch_has_ended_even_while_its_notebook_is_alive():
     refused = Made()
     refused.record.close({"run": refused.name, "ok": False, "headline": "not started"})
     run = refused.opened()
@@ -316,12 +316,12 @@ def test_a_launch_that_was_refused_has_ended_though_its_notebook_lives():
     assert "No rank was started" in repr(run)
 
 
-# ---------------------------------------------------------------- records that are not whole
+# ---------------------------------------------------------------- incomplete records
 
 
 @pytest.fixture
 def mixed():
-    """An ended run of 3 ranks: rank 0 returned 42, rank 1 failed, rank 2 left with status 5."""
+    """An ended run of 3 ranks: rank 0 returned 42, rank 1 failed, rank 2 exited with status 5."""
     mixed = Made()
     mixed.begins(3)
     mixed.returns(0, 42)
@@ -347,8 +347,8 @@ def in_the_middle(data, line):
 DAMAGE = {
     "empty": lambda data: b"",
     "garbage": lambda data: bytes(range(256)) * 4,
-    "a line that is none": lambda data: in_the_middle(data, b"print\n"),
-    "levels without end": lambda data: in_the_middle(data, b"[" * 100_000 + b"\n"),
+    "invalid line": lambda data: in_the_middle(data, b"print\n"),
+    "endless nesting": lambda data: in_the_middle(data, b"[" * 100_000 + b"\n"),
 }
 
 
@@ -357,8 +357,8 @@ def damage(made, change):
     path.write_bytes(change(path.read_bytes()))
 
 
-@pytest.mark.parametrize("name", ["a line that is none", "levels without end"])
-def test_lines_that_cannot_be_read_are_left_out_and_said_and_the_run_is_not_ok(made, name):
+@pytest.mark.parametrize("name", ["invalid line", "endless nesting"])
+def test_unreadable_event_lines_are_skipped_with_a_notice_and_the_run_is_not_ok(made, name):
     made.returns(0, 42)
     made.returns(1, 43)
     made.ends()
@@ -370,27 +370,27 @@ def test_lines_that_cannot_be_read_are_left_out_and_said_and_the_run_is_not_ok(m
     assert "1 line of" in told and "events.jsonl could not be read; skipped." in told
 
 
-def test_a_record_without_its_events_is_refused(mixed):
+def test_record_without_events_is_rejected(mixed):
     (mixed.record.path / "events.jsonl").unlink()
     with pytest.raises(UsageError, match=r"is damaged: .*events\.jsonl does not say how the run"):
         mixed.opened()
 
 
-def test_a_damaged_record_is_listed_as_its_run_ended(mixed):
+def test_damaged_record_is_still_listed_with_its_outcome(mixed):
     damage(mixed, DAMAGE["garbage"])
     (entry,) = entries()
     assert (entry.outcome, entry.headline[:13]) == ("failed", "Rank 1 failed")
 
 
-def test_a_run_in_progress_is_listed_whatever_its_events_are(made):
-    for damaged in DAMAGE["a line that is none"], lambda data: b"":
+def test_run_in_progress_is_listed_as_running_despite_damaged_events(made):
+    for damaged in DAMAGE["invalid line"], lambda data: b"":
         damage(made, damaged)
         (entry,) = entries()
         assert entry.outcome == "running"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40])
-def test_half_a_last_event_of_a_run_whose_kernel_is_gone_is_passed_over(made, cut):
+def test_partial_last_event_of_a_dead_kernel_is_skipped(made, cut):
     made.returns(0, 42)
     made.loses_its_kernel()
     damage(made, lambda data: data + lines_of(data)[-1][:cut])
@@ -399,7 +399,7 @@ def test_half_a_last_event_of_a_run_whose_kernel_is_gone_is_passed_over(made, cu
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_results_that_no_event_explains_are_no_whole_run(made, ends):
+def test_record_with_results_but_no_events_is_rejected(made, ends):
     made.returns(0, 42)
     (made.loses_its_kernel if not ends else made.record.summary.touch)()
     damage(made, DAMAGE["empty"])
@@ -407,7 +407,7 @@ def test_results_that_no_event_explains_are_no_whole_run(made, ends):
         made.opened()
 
 
-def test_an_event_of_a_later_version_is_passed_over(made):
+def test_unknown_event_of_a_later_version_is_skipped(made):
     with (made.record.path / "events.jsonl").open("ab") as file:
         file.write(b'{"event": "Invented", "at": 3}\n')
     made.returns(0, 42)
@@ -415,14 +415,14 @@ def test_an_event_of_a_later_version_is_passed_over(made):
 
 
 @pytest.mark.parametrize("text", ['{"run": "20', "", "[]", "3", '{"ok": 1}', '{"headline": []}'])
-def test_half_a_summary_is_as_good_as_none(ended, text):
+def test_damaged_summary_is_ignored(ended, text):
     (ended.record.path / "run.json").write_text(text)
     assert ended.opened().results == {0: 42}
     (entry,) = entries()
     assert entry.headline == "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- the list of runs
 
 
 def test_runs_are_listed_newest_first():
@@ -431,11 +431,11 @@ def test_runs_are_listed_newest_first():
     assert [entry.name[:8] for entry in entries()] == ["20260103", "20260102", "20260101"]
 
 
-def test_where_nothing_was_ever_run_the_list_is_empty():
+def test_list_of_runs_is_empty_before_any_run():
     assert entries() == []
 
 
-def test_a_run_is_listed_with_the_figures_that_rank_0_reported_last(ended):
+def test_list_shows_the_last_figures_of_rank_0(ended):
     rows = (figures.encode(n, 1.0, None, {"loss": 1 / (n + 1)}) for n in range(4))
     ended.record.history(0).write_bytes(b"".join(rows))
     (entry,) = entries()
@@ -450,7 +450,7 @@ def test_a_run_is_listed_with_the_figures_that_rank_0_reported_last(ended):
     assert entry.figures == {"loss": 0.25, "accuracy": 0.5}
 
 
-def test_live_ranks_are_listed_with_the_figures_of_their_newest_cell_that_has_some(ended):
+def test_list_shows_figures_of_the_newest_cell_of_live_ranks_that_has_any(ended):
     ended.record.history(0).unlink()
     for number, losses in enumerate(([0.5], [0.25], [])):
         cell = ended.record.cell(f"2026010{number + 1}-000000-a")
@@ -461,13 +461,13 @@ def test_live_ranks_are_listed_with_the_figures_of_their_newest_cell_that_has_so
     assert entry.figures == {"loss": 0.25}
 
 
-def test_an_ended_run_is_listed_with_how_it_went(ended):
+def test_list_shows_outcome_and_headline_of_an_ended_run(ended):
     (entry,) = entries()
     assert (entry.outcome, entry.elapsed) == ("failed", 6.0)
     assert entry.headline == "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
 
 
-def test_a_run_that_went_well_is_listed_as_finished(made):
+def test_list_shows_successful_run_as_finished(made):
     for rank in (0, 1):
         made.returns(rank, rank)
     made.ends()
@@ -475,7 +475,7 @@ def test_a_run_that_went_well_is_listed_as_finished(made):
     assert (entry.outcome, entry.headline) == ("finished", "2 ranks finished")
 
 
-def test_a_run_that_was_stopped_is_listed_as_stopped(made):
+def test_list_shows_stopped_run_as_stopped(made):
     made.says(events.StopRequested(why="Stopped by %xla_stop"))
     made.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
     made.ends()
@@ -483,7 +483,7 @@ def test_a_run_that_was_stopped_is_listed_as_stopped(made):
     assert (entry.outcome, entry.headline) == ("stopped", "Stopped by %xla_stop")
 
 
-def test_a_run_that_goes_on_is_listed_as_running(made):
+def test_list_shows_run_in_progress_as_running(made):
     (entry,) = entries()
     assert (entry.outcome, entry.headline) == ("running", "2 ranks running")
     assert entry.elapsed is not None
@@ -492,24 +492,24 @@ def test_a_run_that_goes_on_is_listed_as_running(made):
 HANG = events.HangReported(verdict="Rank 1 hangs", ranks=(1,), groups=())
 
 
-def test_a_reopened_run_has_the_report(made):
+def test_reopened_run_has_its_hang_report(made):
     made.says(HANG)
     assert made.opened().state.hang.report == HANG
 
 
-def test_a_run_whose_kernel_is_gone_is_listed_as_lost(made):
+def test_list_shows_run_of_a_dead_kernel_as_failed(made):
     made.loses_its_kernel()
     (entry,) = entries()
     assert entry.outcome == "failed"
     assert "kernel ended before the run did" in entry.headline
 
 
-def test_what_is_no_run_is_not_listed(ended):
+def test_list_ignores_other_files(ended):
     (ended.record.path.parent / "notes.txt").write_text("mine")
     assert [entry.name for entry in entries()] == [ended.name]
 
 
-# ---------------------------------------------------------------- the same as the live run
+# ---------------------------------------------------------------- compared with the live run
 
 CELL = """
 %%xla_spawn -n 3 --keep-going -o lived --view none
@@ -529,7 +529,7 @@ def recorded_run(rank):
 
 @pytest.fixture(scope="module")
 def reopened(kernel):
-    """A kernel with a run `lived` that has ended, and the same from its record, `reopened`."""
+    """A kernel with an ended run `lived`, and the same run opened from its record, `reopened`."""
     kernel.ok(CELL.strip())
     kernel.ok("reopened = __import__('xla_nb').open_run(lived.name)")
     return kernel
@@ -550,12 +550,12 @@ def reopened(kernel):
         "[{run}.sample(rank) for rank in range(3)]",
     ],
 )
-def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):
+def test_reopened_run_equals_the_live_run(reopened, what):
     live, read = what.format(run="lived"), what.format(run="reopened")
     assert reopened.value(f"{live} == {read}") == "True", reopened.value(f"{live}, {read}")
 
 
-def test_a_sample_that_cannot_be_read_is_none(made, monkeypatch):
+def test_unreadable_sample_reads_as_none(made, monkeypatch):
     def refuses(path):
         raise PermissionError
 
@@ -563,11 +563,11 @@ def test_a_sample_that_cannot_be_read_is_none(made, monkeypatch):
     assert opened(made.name).sample(0) is None
 
 
-def test_a_run_from_its_record_took_as_long_as_when_it_lived(reopened):
+def test_reopened_run_has_the_same_elapsed_time(reopened):
     assert reopened.value("0 < lived.elapsed == reopened.elapsed") == "True"
 
 
-def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monkeypatch):
+def test_result_of_a_class_missing_in_the_notebook_names_the_class(made, monkeypatch):
     class Point:
         pass
 
@@ -584,37 +584,37 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
         run[0]
 
 
-def test_output_of_a_rank_or_stream_that_does_not_exist_is_refused(ended):
+def test_output_of_unknown_rank_or_stream_is_rejected(ended):
     with pytest.raises(KeyError, match="has no rank 7"):
         ended.opened().output(7)
     with pytest.raises(UsageError, match=r"Unknown stream 'foo'. Choose out or err"):
         ended.opened().output(0, "foo")
 
 
-# ---------------------------------------------------------------- records of others
+# ---------------------------------------------------------------- records of other users
 
 
-def test_a_record_with_a_file_that_others_can_write_is_refused(ended):
+def test_record_with_a_file_writable_by_others_is_rejected(ended):
     ended.record.result(0).chmod(0o660)
     with pytest.raises(UsageError, match=r"Other users can write to .*rank-0.result.*trust=True"):
         ended.opened()
 
 
-def test_a_record_with_a_folder_that_others_can_write_is_refused(ended, tmp_path):
+def test_record_with_a_folder_writable_by_others_is_rejected(ended, tmp_path):
     moved = ended.record.path.rename(tmp_path / "copied")
     moved.chmod(0o775)
     with pytest.raises(UsageError, match=r"Other users can write to .*copied \(mode 0775\)"):
         opened(moved)
 
 
-def test_a_record_of_another_user_is_refused(ended, tmp_path, monkeypatch):
+def test_record_of_another_user_is_rejected(ended, tmp_path, monkeypatch):
     moved = ended.record.path.rename(tmp_path / "theirs")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(UsageError, match=r"theirs belongs to .*trust=True"):
         opened(moved)
 
 
-def test_a_record_of_another_user_is_opened_if_it_is_trusted(ended, tmp_path, monkeypatch):
+def test_trusted_record_of_another_user_is_opened(ended, tmp_path, monkeypatch):
     moved = ended.record.path.rename(tmp_path / "theirs")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     run = RecordedRun.open(moved, trust=True)
@@ -623,7 +623,7 @@ def test_a_record_of_another_user_is_opened_if_it_is_trusted(ended, tmp_path, mo
 
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("name", ["events.jsonl", "run.json", "rank-0.result", "rank-0.history"])
-def test_a_fifo_in_a_record_is_refused_and_never_waited_for(ended, name, trust):
+def test_fifo_in_a_record_is_rejected_without_blocking(ended, name, trust):
     path = ended.record.path / name
     path.unlink()
     os.mkfifo(path)
@@ -631,7 +631,7 @@ def test_a_fifo_in_a_record_is_refused_and_never_waited_for(ended, name, trust):
         RecordedRun.open(ended.name, trust=trust)
 
 
-def test_a_symbolic_link_in_a_record_is_refused(ended, tmp_path):
+def test_symbolic_link_in_a_record_is_rejected(ended, tmp_path):
     path = ended.record.result(0)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -639,13 +639,13 @@ def test_a_symbolic_link_in_a_record_is_refused(ended, tmp_path):
         ended.opened()
 
 
-def test_a_fifo_does_not_hold_up_the_list_of_runs(ended):
+def test_fifo_does_not_block_the_list_of_runs(ended):
     (ended.record.path / "run.json").unlink()
     os.mkfifo(ended.record.path / "run.json")
     assert [entry.name for entry in entries()] == [ended.name]
 
 
-def test_a_home_that_others_can_write_is_closed_to_them(ended):
+def test_permissions_of_a_home_writable_by_others_are_tightened(ended):
     runs = ended.record.path.parent
     runs.chmod(0o777)
     entries()
@@ -659,13 +659,13 @@ def test_runs_in_a_folder_of_another_user_are_neither_listed_nor_opened(ended, m
             use()
 
 
-# ---------------------------------------------------------------- records that were removed
+# ---------------------------------------------------------------- deleted records
 
 
 @pytest.mark.parametrize(
     "use", [lambda run: run.results, lambda run: run.output(0), lambda run: run.history]
 )
-def test_what_is_gone_with_a_record_is_said_and_not_empty(ended, use):
+def test_reading_from_a_deleted_record_raises(ended, use):
     run = ended.opened()
     shutil.rmtree(ended.record.path)
     with pytest.raises(XlaNbError, match=r"The files of .* are gone .*Run the cell again"):

@@ -1,4 +1,4 @@
-"""A run from the notebook's side: read, stopped, ended."""
+"""A run from the notebook's side: reading it, stopping it, its end."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from xla_nb.views import loop
 # ---------------------------------------------------------------- reading
 
 
-def test_the_results_are_what_the_ranks_returned(start):
+def test_results_map_ranks_to_return_values(start):
     job = start(*ranks(2))
     job.returns(1, {"loss": 0.5})
     job.returns(0, None)
@@ -39,7 +39,7 @@ def test_the_results_are_what_the_ranks_returned(start):
     assert list(job.run.results) == [0, 1]
 
 
-def test_results_are_there_rank_by_rank_while_others_run(start):
+def test_results_are_available_while_other_ranks_run(start):
     job = start(*ranks(2))
     job.returns(1, "early")
     assert job.run[1] == "early"
@@ -47,13 +47,13 @@ def test_results_are_there_rank_by_rank_while_others_run(start):
     assert not job.run.done
 
 
-def test_a_result_is_read_once(start):
+def test_result_is_read_only_once(start):
     job = start(*ranks(1))
     job.returns(0, [1])
     assert job.run[0] is job.run[0]
 
 
-def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start, monkeypatch):
+def test_result_with_a_notebook_class_uses_the_notebooks_definition(start, monkeypatch):
     job = start(*ranks(1))
 
     class Net:
@@ -68,24 +68,24 @@ def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start, monkeypatch
     assert job.run[0] is DEFINITIONS[id(Net)]
 
 
-def test_a_rank_that_has_not_started_has_neither_result_nor_output_yet(start):
+def test_rank_that_has_not_started_has_no_result_and_empty_output(start):
     run = start().run
     with pytest.raises(KeyError, match="Rank 0 has not started, so it has no result yet"):
         run[0]
     assert run.output(0) == ""
 
 
-def test_a_rank_that_is_not_there_has_no_result(start):
+def test_unknown_rank_has_no_result(start):
     with pytest.raises(KeyError, match="r1 has no rank 2"):
         start(*ranks(2)).run[2]
 
 
-def test_a_rank_that_still_runs_has_no_result_and_says_so(start):
+def test_running_rank_has_no_result_yet(start):
     with pytest.raises(KeyError, match="Rank 0 is running, so it has no result yet"):
         start(*ranks(1)).run[0]
 
 
-def test_a_rank_that_failed_has_an_error_and_no_result(start):
+def test_failed_rank_has_an_error_and_no_result(start):
     job = start(*ranks(2), failed(1))
     assert str(job.run.errors[1]) == "ValueError: boom"
     assert set(job.run.errors) == {1}
@@ -93,14 +93,14 @@ def test_a_rank_that_failed_has_an_error_and_no_result(start):
         job.run[1]
 
 
-def test_a_run_is_ok_when_every_rank_has_returned(start):
+def test_run_is_ok_once_every_rank_has_returned(start):
     job = start(*ranks(2), finished(0))
     assert not job.run.ok
     job.says(finished(1))
     assert job.run.ok
 
 
-def test_the_output_of_a_rank_is_read_from_its_files(start):
+def test_output_of_a_rank_is_read_from_its_files(start):
     run = start().run
     run.record.log(0).write_bytes(b"printed\xff\n")
     run.record.log(0, "err").write_text("warned\n")
@@ -116,7 +116,7 @@ def test_the_output_of_a_rank_is_read_from_its_files(start):
         events.Asked(rank=1, pid=1, fd=3, ino=5, prompt=""),
     ],
 )
-def test_what_a_view_is_to_show_at_once_is_urgent(start, news):
+def test_last_result_and_questions_wake_the_view_at_once(start, news):
     job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
     job.says(events.RankFinished(rank=0, preview="", nbytes=0))
     assert not job.run.urgent.is_set()
@@ -124,7 +124,7 @@ def test_what_a_view_is_to_show_at_once_is_urgent(start, news):
     assert job.run.urgent.is_set()
 
 
-def test_a_run_is_wound_up_once_its_view_has_shown_that_all_ranks_have_ended(start, monkeypatch):
+def test_run_ends_only_after_its_view_has_drawn_the_final_state(start, monkeypatch):
     monkeypatch.setattr("xla_nb.run.run._DRAWING", 60.0)
     job = start(*ranks(1))
     job.run.is_followed = True
@@ -135,16 +135,16 @@ def test_a_run_is_wound_up_once_its_view_has_shown_that_all_ranks_have_ended(sta
     assert job.run.join_end(60)
 
 
-def test_ranks_elsewhere_are_asked_where_they_are_through_the_engine(start, engine):
+def test_stacks_of_remote_ranks_are_requested_through_the_engine(start, engine):
     run = start(*on_hosts("left", "right")).run
     run.ask_stacks()
     assert engine.asked_where == ["r1"]
     assert (
         Path(run.record.stacks_request).read_bytes() == b""
-    )  # one change: two would be two questions
+    )  # a single change: two would be two requests
 
 
-def test_time_elapses_until_the_last_rank_has_ended(start):
+def test_elapsed_time_stops_when_the_last_rank_ends(start):
     job = start(*ranks(1))
     first = job.run.elapsed
     assert job.run.elapsed > first > 0
@@ -152,12 +152,12 @@ def test_time_elapses_until_the_last_rank_has_ended(start):
     assert job.run.elapsed == job.run.elapsed
 
 
-def test_the_repr_says_how_it_went_and_how_long(start):
+def test_repr_states_outcome_and_duration(start):
     job = start(*ranks(1), finished(0))
     assert repr(job.run).startswith("<Run r1: 1 rank finished, 0.")
 
 
-def test_programs_get_how_it_went_as_data(start):
+def test_as_data_describes_each_rank(start):
     job = start(*ranks(2), finished(0), failed(1))
     data = job.run.as_data()["application/vnd.xla-nb.run+json"]
     assert data["ranks"][0] == {
@@ -170,17 +170,17 @@ def test_programs_get_how_it_went_as_data(start):
     assert not data["ok"]
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- end
 
 
-def test_waiting_gives_the_run_when_it_has_ended(start):
+def test_wait_returns_the_run_when_it_has_ended(start):
     job = start(*ranks(1), finished(0))
     job.ends()
     assert job.run.wait(PATIENCE) is job.run
     assert job.run.done
 
 
-def test_waiting_is_over_when_a_view_in_the_background_has_shown_the_end(start):
+def test_wait_returns_after_a_background_view_has_shown_the_end(start):
     job = start(*ranks(1), finished(0))
     goes_on, shown = threading.Event(), []
 
@@ -195,27 +195,27 @@ def test_waiting_is_over_when_a_view_in_the_background_has_shown_the_end(start):
     assert shown == ["the end"]
 
 
-def test_waiting_is_over_after_its_timeout(start):
+def test_wait_raises_after_its_timeout(start):
     job = start(*ranks(1))
     with pytest.raises(TimeoutError, match=r"r1 is still running after 0\.01 s"):
         job.run.wait(0.01)
 
 
-def test_joining_is_waiting_that_says_whether_it_has_ended(start):
+def test_join_returns_whether_the_run_has_ended(start):
     job = start(*ranks(1), finished(0))
     assert job.run.join(0.01) is False
     job.ends()
     assert job.run.join() is True
 
 
-def test_joining_raises_what_went_wrong(start):
+def test_join_raises_the_failure(start):
     job = start(*ranks(1), failed(0))
     job.ends()
     with pytest.raises(RunFailed):
         job.run.join()
 
 
-def test_an_interrupt_ends_waiting_and_not_the_run(start, monkeypatch):
+def test_interrupt_ends_the_wait_but_not_the_run(start, monkeypatch):
     job = start(*ranks(1))
 
     def interrupted(seconds):
@@ -228,7 +228,7 @@ def test_an_interrupt_ends_waiting_and_not_the_run(start, monkeypatch):
     assert not job.run.done
 
 
-def test_a_failed_run_is_raised_with_its_headline_and_its_files(start):
+def test_failed_run_raises_its_headline_and_path(start):
     job = start(*ranks(2), failed(1), finished(0))
     job.ends()
     with pytest.raises(RunFailed) as caught:
@@ -240,7 +240,7 @@ def test_a_failed_run_is_raised_with_its_headline_and_its_files(start):
     assert caught.value.run is job.run
 
 
-def test_a_failure_can_be_pickled_and_has_its_message_then(start):
+def test_pickled_failure_keeps_its_message(start):
     job = start(*ranks(2), failed(1), finished(0))
     job.ends()
     with pytest.raises(RunFailed) as caught:
@@ -249,21 +249,21 @@ def test_a_failure_can_be_pickled_and_has_its_message_then(start):
     assert (type(copy), str(copy)) == (RunFailed, str(caught.value))
 
 
-def test_a_run_whose_job_could_not_load_the_program_says_why(start):
+def test_program_that_cannot_be_loaded_fails_the_run_with_the_reason(start):
     job = start(events.JobFailed(kind="E", message="cannot load", text="its stack"))
     job.ends(1)
     with pytest.raises(RunFailed, match="cannot load\n\nits stack\n\n"):
         job.run.check()
 
 
-def test_when_nobody_is_left_at_the_other_end_the_run_has_ended(start):
+def test_run_ends_when_the_connection_closes(start):
     job = start(*ranks(2), finished(0))
     job.hangs_up()
     assert job.run._ended.wait(PATIENCE)
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
 
 
-def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, engine):
+def test_lost_engine_marks_every_unfinished_host_as_lost(start, engine):
     engine.lost = "the connection to the cluster's head was lost"
     job = start(*on_hosts("left", "right"), finished(0))
     job.hangs_up()
@@ -273,9 +273,7 @@ def test_when_the_engine_knows_why_nobody_is_left_every_host_was_lost(start, eng
     assert recorded(job.run)[-1].why == engine.lost
 
 
-def test_when_the_engine_is_lost_before_there_are_hosts_that_is_why_the_run_was_refused(
-    start, engine
-):
+def test_engine_lost_before_placement_is_why_the_run_was_rejected(start, engine):
     engine.lost = "the connection to the cluster's head was lost. What to do: run it again"
     job = start()
     job.hangs_up()
@@ -286,9 +284,7 @@ def test_when_the_engine_is_lost_before_there_are_hosts_that_is_why_the_run_was_
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
-    start, engine, monkeypatch, closes
-):
+def test_run_ends_with_the_reason_when_its_follower_crashes(start, engine, monkeypatch, closes):
     def broken(*_):
         raise TypeError("sum() is mine")
 
@@ -303,7 +299,7 @@ def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
         job.run.wait(PATIENCE)
 
 
-def test_the_run_ends_with_its_last_host(start):
+def test_run_ends_with_its_last_host(start):
     job = start(*on_hosts("left", "right"), finished(0), finished(1))
     job.says(events.JobEnded(status=0, host="left"))
     assert not job.run.done
@@ -312,7 +308,7 @@ def test_the_run_ends_with_its_last_host(start):
     assert job.run.ok
 
 
-def test_what_comes_after_the_end_changes_nothing(start):
+def test_events_after_the_end_change_nothing(start):
     job = start(*ranks(1), finished(0))
     job.ends()
     job.run.take(failed(0))
@@ -320,7 +316,7 @@ def test_what_comes_after_the_end_changes_nothing(start):
     assert not [event for event in recorded(job.run) if isinstance(event, events.RankFailed)]
 
 
-def test_an_ended_run_has_a_summary_in_its_record(start):
+def test_ended_run_has_a_summary_in_its_record(start):
     job = start(*ranks(2), finished(1), failed(0))
     job.ends()
     written = json.loads((job.run.record.path / "run.json").read_text())
@@ -344,13 +340,13 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     }
 
 
-def test_the_record_has_every_event(start):
+def test_record_has_every_event(start):
     happened = [*ranks(1), finished(0)]
     job = start(*happened)
     assert recorded(job.run) == happened
 
 
-def test_whoever_waits_for_a_change_is_told_of_the_end(start):
+def test_waiting_for_a_change_wakes_up_at_the_end(start):
     job = start(*ranks(1))
     with job.run.changed:
         channel.Sender(job.theirs).send(events.JobEnded(status=0))
@@ -363,7 +359,7 @@ def test_whoever_waits_for_a_change_is_told_of_the_end(start):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Patience is short."""
+    """Use short time limits for stopping."""
     monkeypatch.setattr(run_module, "STOP_PATIENCE", 0.05)
     monkeypatch.setattr(run_module, "EXIT_PATIENCE", 0.05)
     monkeypatch.setattr(run_module, "_TICK", 0.01)
@@ -371,13 +367,13 @@ def soon(monkeypatch):
 
 @pytest.fixture
 def never(monkeypatch):
-    """Patience is endless."""
+    """Use endless time limits for stopping."""
     monkeypatch.setattr(run_module, "STOP_PATIENCE", 3600)
     monkeypatch.setattr(run_module, "EXIT_PATIENCE", 3600)
     monkeypatch.setattr(run_module, "_TICK", 0.01)
 
 
-def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
+def test_stop_interrupts_running_ranks(never, start, engine):
     job = start(*ranks(3), finished(1))
     job.run.stop("enough")
     assert engine.interrupted == [[100, 102]]
@@ -385,19 +381,19 @@ def test_stopping_interrupts_the_ranks_that_run(never, start, engine):
     assert job.run.state.stopping == "enough"
 
 
-def test_a_rank_that_was_still_starting_is_interrupted_once_it_runs(never, start, engine):
+def test_starting_rank_is_interrupted_once_it_runs(never, start, engine):
     job = start(*ranks(2))
     job.run.stop()
     job.says(ranks(3)[-1])
     engine.until(lambda: engine.interrupted == [[100, 101], [102]])
 
 
-def test_ranks_of_several_hosts_are_interrupted_on_their_own(never, start, engine):
+def test_ranks_are_interrupted_host_by_host(never, start, engine):
     start(*on_hosts("left", "right", "far"), finished(1)).run.stop("enough")
     assert engine.by_host == [{"left": [100], "far": [100]}]
 
 
-def test_ranks_that_do_not_stop_are_told_to_and_then_ended(soon, start, engine):
+def test_ranks_that_ignore_the_interrupt_are_terminated_then_killed(soon, start, engine):
     job = start(*ranks(2), grace=0.05)
     job.run.stop()
     engine.until(lambda: engine.killed == ["r1"])
@@ -405,7 +401,7 @@ def test_ranks_that_do_not_stop_are_told_to_and_then_ended(soon, start, engine):
 
 
 def half_stopped(engine):
-    """A run whose grace period is over, and one of whose two ranks has ended in it."""
+    """A stopped run of two ranks, one of which ended within the grace period, now over."""
     run = a_run(engine, grace=5)
     for event in ranks(2):
         run.take(event)
@@ -416,12 +412,12 @@ def half_stopped(engine):
     return run
 
 
-def test_who_has_stopped_is_not_told_again(engine):
+def test_stopped_rank_gets_no_sigterm(engine):
     half_stopped(engine)
     assert engine.terminated == [[101]]
 
 
-def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine):
+def test_notice_names_ranks_terminated_at_the_end_of_the_grace_period(engine):
     run = half_stopped(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [
@@ -431,7 +427,7 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     ]
 
 
-def test_it_is_told_where_the_rank_was_with_the_innermost_of_its_stack(engine):
+def test_notice_shows_the_innermost_frames_of_a_terminated_rank(engine):
     run = a_run(engine, grace=5)
     for event in ranks(1):
         run.take(event)
@@ -450,7 +446,7 @@ def test_it_is_told_where_the_rank_was_with_the_innermost_of_its_stack(engine):
     ]
 
 
-def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(never, start, engine):
+def test_second_stop_skips_the_rest_of_the_grace_period(never, start, engine):
     job = start(*ranks(2), grace=3600)
     job.run.stop()
     job.says(events.RankStopped(rank=0))
@@ -464,7 +460,7 @@ def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(neve
     ]
 
 
-def test_a_stop_that_a_busy_kernel_hears_of_in_two_ways_is_one(never, start, engine):
+def test_stop_and_interrupt_for_the_same_request_count_once(never, start, engine):
     job = start(*ranks(2), grace=3600)
     job.run.stop("the button", same="an interrupt")
     job.run.stop("an interrupt", same="the button")
@@ -473,7 +469,7 @@ def test_a_stop_that_a_busy_kernel_hears_of_in_two_ways_is_one(never, start, eng
     assert engine.terminated == [[100, 101]]
 
 
-def test_another_stop_some_seconds_later_is_another(never, start, engine, monkeypatch):
+def test_another_stop_seconds_later_counts_again(never, start, engine, monkeypatch):
     monkeypatch.setattr("xla_nb.run.run._SAME", 0.0)
     job = start(*ranks(2), grace=3600)
     job.run.stop("the button", same="an interrupt")
@@ -481,7 +477,7 @@ def test_another_stop_some_seconds_later_is_another(never, start, engine, monkey
     assert engine.terminated == [[100, 101]]
 
 
-def test_a_run_that_is_being_killed_is_not_killed_by_stronger_means_for_impatience(engine):
+def test_repeated_stops_kill_a_run_only_once(engine):
     run = a_run(engine, grace=3600)
     for event in ranks(1):
         run.take(event)
@@ -491,7 +487,7 @@ def test_a_run_that_is_being_killed_is_not_killed_by_stronger_means_for_impatien
     assert not run._feed.ended
 
 
-def test_it_is_said_once_who_takes_time_to_stop_and_how_much_there_is(engine):
+def test_slow_stopping_ranks_are_reported_once_with_the_grace_period(engine):
     run = a_run(engine, grace=5)
     for event in ranks(3):
         run.take(event)
@@ -508,7 +504,7 @@ def test_it_is_said_once_who_takes_time_to_stop_and_how_much_there_is(engine):
     )
 
 
-def test_ranks_that_have_not_begun_are_not_waited_for_once_the_others_have_stopped(engine):
+def test_run_is_killed_once_all_started_ranks_have_stopped(engine):
     run = a_run(engine, grace=3600)
     for event in [*ranks(2)[:2], events.Notice(text="")]:
         run.take(event)
@@ -518,7 +514,7 @@ def test_ranks_that_have_not_begun_are_not_waited_for_once_the_others_have_stopp
     assert engine.killed == ["r1"]
 
 
-def test_processes_of_a_stopped_run_that_linger_are_ended_soon(engine):
+def test_lingering_processes_of_a_stopped_run_are_killed_soon(engine):
     run = a_run(engine, grace=3600)
     for event in ranks(1):
         run.take(event)
@@ -528,19 +524,19 @@ def test_processes_of_a_stopped_run_that_linger_are_ended_soon(engine):
     assert engine.killed == ["r1"]
 
 
-def test_before_there_are_ranks_stopping_ends_the_job_at_once(never, start, engine):
+def test_stop_before_any_rank_exists_kills_the_job(never, start, engine):
     job = start()
     job.run.stop()
     assert (engine.interrupted, engine.killed) == ([], ["r1"])
 
 
-def test_ranks_that_have_not_started_yet_are_no_reason_to_wait(never, start, engine):
+def test_stop_does_not_wait_for_ranks_that_have_not_started(never, start, engine):
     job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
     job.run.stop()
     assert engine.killed == ["r1"]
 
 
-def test_the_first_reason_to_stop_stays(never, start, engine):
+def test_first_reason_to_stop_is_kept(never, start, engine):
     job = start(*ranks(1))
     job.run.stop("first")
     job.run.stop("second")
@@ -548,7 +544,7 @@ def test_the_first_reason_to_stop_stays(never, start, engine):
     assert job.run.state.stopping == "first"
 
 
-def test_a_run_that_has_ended_is_not_stopped(start, engine):
+def test_stopping_an_ended_run_does_nothing(start, engine):
     job = start(*ranks(1), finished(0))
     job.ends()
     job.run.stop()
@@ -557,7 +553,7 @@ def test_a_run_that_has_ended_is_not_stopped(start, engine):
     assert job.run.state.stopping == ""
 
 
-def test_ranks_that_stopped_are_no_errors(never, start):
+def test_stopped_ranks_are_not_errors(never, start):
     job = start(*ranks(2))
     job.run.stop("enough")
     job.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
@@ -567,7 +563,7 @@ def test_ranks_that_stopped_are_no_errors(never, start):
         job.run.check()
 
 
-def test_after_a_failure_the_others_have_a_time_of_grace(never, start, engine):
+def test_other_ranks_are_interrupted_after_the_grace_period_of_a_failure(never, start, engine):
     job = start(*ranks(2), grace=0.05)
     job.says(failed(0))
     engine.until(lambda: engine.interrupted == [[101]])
@@ -575,52 +571,52 @@ def test_after_a_failure_the_others_have_a_time_of_grace(never, start, engine):
 
 
 @pytest.mark.parametrize("pid", [101, 555])
-def test_the_death_of_a_process_is_a_failure_too(never, start, engine, pid):
+def test_death_of_a_process_counts_as_a_failure(never, start, engine, pid):
     start(*ranks(2), events.ProcessDied(pid=pid, status=-9), grace=0.05)
     engine.until(lambda: engine.interrupted)
     assert 100 in engine.interrupted[0]
 
 
-def test_while_the_grace_lasts_nobody_is_stopped(never, start, engine):
+def test_no_rank_is_interrupted_during_the_grace_period(never, start, engine):
     job = start(*ranks(2), failed(0), grace=3600)
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert engine.interrupted == []
 
 
-def test_a_run_is_stopped_when_its_time_is_over(never, start, engine):
+def test_run_is_stopped_after_its_timeout(never, start, engine):
     job = start(timeout=0.1)
     engine.until(lambda: engine.killed)
     assert job.run.state.stopping == "Timed out after 0.1 s (timeout)"
 
 
-def test_without_a_time_limit_a_run_goes_on(never, start, engine):
+def test_run_without_timeout_continues(never, start, engine):
     job = start(*ranks(1))
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert engine.interrupted == []
 
 
-def test_processes_that_linger_after_the_last_result_are_ended(soon, start, engine):
+def test_lingering_processes_are_killed_after_the_last_result(soon, start, engine):
     job = start(*ranks(1), finished(0))
     engine.until(lambda: engine.killed == ["r1"])
     assert engine.interrupted == []
     assert job.run.ok
 
 
-def test_processes_have_time_to_go_after_the_last_result(never, start, engine):
+def test_processes_get_time_to_exit_after_the_last_result(never, start, engine):
     job = start(*ranks(1), finished(0))
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert (engine.interrupted, engine.killed) == ([], [])
 
 
-def test_a_job_that_lingers_after_it_refused_is_ended(soon, start, engine):
+def test_lingering_job_is_killed_after_it_fails(soon, start, engine):
     start(events.JobFailed(kind="E", message="m", text=""))
     engine.until(lambda: engine.killed == ["r1"])
 
 
-def test_when_every_rank_has_ended_no_limit_stops_the_run(never, engine):
+def test_limits_do_not_stop_a_run_whose_ranks_have_all_ended(never, engine):
     run = a_run(engine, grace=1, timeout=2)
     for event in [*ranks(2), failed(0), finished(1)]:
         run.take(event)
@@ -628,8 +624,8 @@ def test_when_every_rank_has_ended_no_limit_stops_the_run(never, engine):
     assert run.state.stopping == ""
 
 
-def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engine):
-    """As by an extension that holds the interpreter, or a machine that sleeps."""
+def test_lingering_processes_are_killed_after_the_notebook_was_suspended(engine):
+    """For example by an extension that holds the GIL, or a machine that sleeps."""
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)
@@ -638,7 +634,7 @@ def test_processes_that_linger_are_ended_also_when_the_notebook_was_held_up(engi
     assert engine.killed == ["r1"]
 
 
-def test_stopping_what_is_done_takes_nothing_back(start, engine):
+def test_stopping_a_finished_run_keeps_it_finished(start, engine):
     job = start(*ranks(1), finished(0))
     job.run.stop()
     assert job.run.ok
@@ -646,7 +642,7 @@ def test_stopping_what_is_done_takes_nothing_back(start, engine):
     assert engine.killed == ["r1"]
 
 
-def test_what_ranks_leave_running_is_told_before_it_is_ended(engine):
+def test_notice_reports_work_left_running_before_it_is_killed(engine):
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)
@@ -662,7 +658,7 @@ def test_what_ranks_leave_running_is_told_before_it_is_ended(engine):
     )
 
 
-def test_of_a_job_that_refused_and_lingers_nothing_is_told(engine):
+def test_failed_job_that_lingers_is_killed_without_notice(engine):
     run = a_run(engine)
     run.take(events.JobFailed(kind="E", message="m", text=""))
     run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
@@ -673,7 +669,7 @@ def test_of_a_job_that_refused_and_lingers_nothing_is_told(engine):
 @pytest.mark.parametrize(
     "end", [events.ProcessDied(pid=101, status=-9), events.RankStopped(rank=1)]
 )
-def test_what_a_killed_or_stopped_rank_had_started_is_ended_and_not_told(engine, end):
+def test_leftovers_of_a_killed_or_stopped_rank_are_killed_without_notice(engine, end):
     run = a_run(engine)
     for event in [*ranks(2), finished(0)]:
         run.take(event)
@@ -685,7 +681,7 @@ def test_what_a_killed_or_stopped_rank_had_started_is_ended_and_not_told(engine,
     assert run.state.notices == []
 
 
-def test_ranks_that_are_still_ending_have_their_time_where_another_was_killed(engine):
+def test_finished_ranks_get_time_to_exit_after_another_was_killed(engine):
     run = a_run(engine)
     for event in [*ranks(2), finished(0), events.ProcessDied(pid=101, status=-9)]:
         run.take(event)

@@ -1,4 +1,4 @@
-"""The sentence of a hang report: true in each case, and no more than is known."""
+"""The sentence of a hang report: true in every case, and no more than is known."""
 
 from dataclasses import replace
 
@@ -50,100 +50,100 @@ def ended(rank, phase="finished"):
     return RankStatus(rank, phase=phase)
 
 
-#: (what is known of each rank, the sentence)
+#: (statuses of the ranks, the verdict)
 CASES = {
-    "one asks": (
+    "one rank asks": (
         [reduces(0, operation=INPUT), reduces(1, 0, number=9)],
         "No progress for over 5 min: rank 0 has been waiting 5 min for an answer at Cell In[3], "
         "line 6; rank 1 has been waiting 5 min in all_reduce at line 9 for rank 0",
     ),
-    "one elsewhere": (
+    "one rank elsewhere": (
         [reduces(0, 2), reduces(1, 2), at(2), reduces(3, 2)],
         "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, "
         "1, 3 have been waiting 5 min in all_reduce at line 6 for rank 2",
     ),
-    "in another cell": (
+    "rank in another cell": (
         [reduces(0, 1), RankStatus(1, quiet=FIVE, place=line(9, cell=2), call="queue.get")],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[2], line 9; rank 0 "
         "has been waiting 5 min in all_reduce at Cell In[3], line 6 for rank 1",
     ),
-    "two elsewhere": (
+    "two ranks elsewhere": (
         [reduces(0, 1, 2), at(1), compiling(2)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 2 "
         "has been compiling for 5 min at line 4; rank 0 has been waiting 5 min in all_reduce at "
         "line 6 for ranks 1, 2",
     ),
-    "two at one place": (
+    "two ranks at one line": (
         [reduces(0, 1, 2), at(1), at(2)],
         "No progress for over 5 min: ranks 1, 2 are in `queue.get` at Cell In[3], line 9; "
         "rank 0 has been waiting 5 min in all_reduce at line 6 for ranks 1, 2",
     ),
-    "the one compiles": (
+    "missing rank compiles": (
         [reduces(0, 1), compiling(1, lasting=310.0)],
         "No progress for over 5 min: rank 1 has been compiling for 5 min 10 s at Cell In[3], "
         "line 4; rank 0 has been waiting 5 min in all_reduce at line 6 for rank 1",
     ),
-    "the one computes": (
+    "missing rank computes": (
         [reduces(0, 1), computing(1)],
         "No progress for over 5 min: rank 1 is computing at Cell In[3], line 9 (98 % of a "
         "CPU); rank 0 has been waiting 5 min in all_reduce at line 6 for rank 1",
     ),
-    "the one gets on": (
+    "missing rank makes progress": (
         [reduces(0, 1), computing(1, quiet=3.0)],
         "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 1. Rank 1 is computing at line 9 (98 % of a CPU)",
     ),
-    "the one is blocked in native code": (
+    "missing rank is blocked in native code": (
         [reduces(0, 1), at(1, call="", unheard=True)],
         "No progress for over 5 min: rank 1 is not responding (stopped, or blocked in native "
         "code), last seen at Cell In[3], line 9; rank 0 has been waiting 5 min in all_reduce at "
         "line 6 for rank 1",
     ),
-    "the one sends its result": (
+    "missing rank sends its result": (
         [reduces(0, 1), RankStatus(1, quiet=FIVE, returned=True)],
         "No progress for over 5 min: rank 1 is sending its result; rank 0 has been waiting 5 min "
         "in all_reduce at Cell In[3], line 6 for rank 1",
     ),
-    "the one has ended": (
+    "missing rank has ended": (
         [reduces(0, 1), ended(1, "died")],
         "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 1. Rank 1 has died",
     ),
-    "each waits for the other": (
+    "two ranks wait for each other": (
         [reduces(0, 1), reduces(1, 0, number=8, operation="all_gather f32[2] dim 0")],
         "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 1; rank 1 has been waiting 5 min in all_gather at line 8 for rank 0",
     ),
-    "those who came later wait for the hung one too": (
+    "later ranks wait for the hung rank too": (
         [reduces(0, 1, lasting=200.0, quiet=200.0), at(1)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9. Rank 0 "
         "has been waiting 3 min 20 s in all_reduce at line 6 for rank 1",
     ),
-    "data is moved": (
+    "data is transferred": (
         [reduces(0)],
         "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 while data is transferred",
     ),
-    # On a TPU nobody tells for whom he waits.
+    # On a TPU no rank reports which ranks it waits for.
     "a TPU": (
         [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), at(2)],
         "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, 1 "
         "are in `torch_xla.sync` at line 6",
     ),
-    "a TPU, all at one place": (
+    "a TPU, all ranks at one line": (
         [at(rank, 6, "torch_xla.sync") for rank in range(4)],
         "No progress for over 5 min: ranks 0–3 are in `torch_xla.sync` at Cell In[3], line 6",
     ),
-    "a TPU, one compiles": (
+    "a TPU, one rank compiles": (
         [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), compiling(2)],
         "No progress for over 5 min: rank 2 has been compiling for 5 min at Cell In[3], line 4; "
         "ranks 0, 1 are in `torch_xla.sync` at line 6",
     ),
-    "all compute": (
+    "all ranks compute": (
         [computing(rank, cpu=0.9 + rank / 100) for rank in range(4)],
         "No progress for over 5 min: ranks 0–3 are computing at Cell In[3], line 9 (90 % of a CPU)",
     ),
-    "one of many is quiet": (
+    "one of several ranks is quiet": (
         [at(0, 6, "f.g", quiet=1.0), at(1)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9",
     ),
@@ -152,51 +152,51 @@ CASES = {
         "No progress for over 1 h 40 min: rank 0 is in `queue.get` at Cell In[3], line 9; rank 1 "
         "is in `queue.get` at line 6",
     ),
-    "outside of cells": (
+    "outside cells": (
         [RankStatus(0, quiet=FIVE)],
         "No progress for over 5 min: rank 0 is at an unknown line",
     ),
-    "joining": (
+    "joining the runtime": (
         [RankStatus(0, "starting", FIVE, FIVE), RankStatus(1, "starting", FIVE, FIVE)],
         "No progress for over 5 min: ranks 0, 1 have been joining the runtime for 5 min",
     ),
-    "the lock of one that returned": (
+    "lock of a returned rank": (
         [locks(0, 1, lasting=2.0, quiet=2.0), ended(1), locks(2, 1, lasting=2.0, quiet=2.0)],
         "Rank 1 has returned; ranks 0, 2 have been waiting 2 s for `lock` at Cell In[3], line 7, "
         "which rank 1 holds",
     ),
-    "the lock of one that died": (
+    "lock of a dead rank": (
         [locks(0, 1, lasting=2.0, quiet=2.0), ended(1, "died")],
         "Rank 1 has died; rank 0 has been waiting 2 s for `lock` at Cell In[3], line 7, which rank "
         "1 holds",
     ),
-    "the lock of one that is elsewhere": (
+    "lock of a rank elsewhere": (
         [locks(0, 1), at(1)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 0 "
         "has been waiting 5 min for `lock` at line 7, which rank 1 holds",
     ),
-    "the holder waits for those who wait for the lock": (
+    "holder of a lock waits for its waiters": (
         [locks(0, 1), reduces(1, 0)],
         "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], line "
         "7, which rank 1 holds; rank 1 has been waiting 5 min in all_reduce at line 6 for rank 0",
     ),
-    "a collective without one that waits for the lock": (
+    "collective misses a rank waiting for a lock": (
         [reduces(0, 2), ended(1), locks(2, 1)],
         "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 2; rank 2 has been waiting 5 min for `lock` at line 7, which rank 1 "
         "holds. Rank 1 has returned",
     ),
-    "its own lock": (
+    "rank waits for its own lock": (
         [locks(0, 0)],
         "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], line "
         "7, which it holds itself",
     ),
-    "a lock of nobody": (
+    "lock without a holder": (
         [locks(0)],
         "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], "
         "line 7",
     ),
-    "a collective, and others": (
+    "collective and other ranks": (
         [reduces(0, 1), at(1), compiling(2)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 2 "
         "has been compiling for 5 min at line 4; rank 0 has been waiting 5 min in all_reduce at "
@@ -206,12 +206,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_verdict_says_what_is_known(case):
+def test_verdict_states_what_is_known(case):
     statuses, sentence = CASES[case]
     assert verdict(statuses, AFTER) == sentence
 
 
-def test_without_a_clock_only_what_is_certain_is_told():
+def test_verdict_without_a_clock_states_only_certain_hangs():
     statuses = [reduces(0, 1), at(1), locks(2, 3), ended(3)]
     assert verdict(statuses, 0) == (
         "Rank 3 has returned; rank 2 has been waiting 5 min for `lock` at Cell In[3], line 7, "
@@ -219,14 +219,14 @@ def test_without_a_clock_only_what_is_certain_is_told():
     )
 
 
-def test_a_short_wait_is_not_in_the_verdict():
+def test_verdict_omits_short_waits():
     statuses = [reduces(0, 1, lasting=3.0, quiet=3.0), at(1, quiet=3.0), at(2)]
     assert verdict(statuses, AFTER) == (
         "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9"
     )
 
 
-def test_a_verdict_on_many_places_is_short():
+def test_verdict_about_many_places_is_short():
     said = verdict([at(rank, number=rank + 1) for rank in range(256)], AFTER)
     assert said.endswith("; 252 more places in the report")
     assert len(said) < 400
@@ -240,11 +240,11 @@ def test_a_verdict_on_many_places_is_short():
     ("seconds", "words"),
     [(0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min 59 s"), (7529, "2 h 5 min")],
 )
-def test_a_duration_is_rounded_down(seconds, words):
+def test_duration_is_rounded_down(seconds, words):
     assert lasting(seconds) == words
 
 
-# ---------------------------------------------------------------- what a line has called
+# ---------------------------------------------------------------- the call at a line
 
 STACK = """  File "/usr/lib/python3.11/threading.py", line 327, in wait
     waiter.acquire()
@@ -277,15 +277,15 @@ STACK = """  File "/usr/lib/python3.11/threading.py", line 327, in wait
         "Python",
         "native",
         "a package",
-        "ours",
+        "xla_nb",
         "no line",
         "nothing",
         "no text",
-        "script",
-        "tick",
+        "a script",
+        "backtick",
     ],
 )
-def test_what_a_line_has_called_is_named(place, stack, call):
+def test_call_at_names_the_function_called_by_a_line(place, stack, call):
     assert call_at(place, stack) == call
 
 
@@ -302,7 +302,7 @@ def answers(statuses):
     }
 
 
-def test_the_one_that_waits_for_nobody_comes_first():
+def test_rank_waiting_for_no_other_comes_first():
     statuses = [reduces(0, 1), at(1)]
     found = groups(statuses, answers(statuses))
     assert placed(found) == [((1,), line(9)), ((0,), line(6))]
@@ -312,43 +312,43 @@ def test_the_one_that_waits_for_nobody_comes_first():
     ]
 
 
-def test_without_collectives_the_fewest_come_first():
+def test_smallest_group_comes_first_without_collectives():
     statuses = [at(0, 6), at(1, 6), at(2)]
     assert placed(groups(statuses, answers(statuses))) == [((2,), line(9)), ((0, 1), line(6))]
 
 
-def test_ranks_that_have_ended_are_in_no_group():
+def test_ended_ranks_are_in_no_group():
     assert groups([ended(0)], {}) == []
 
 
-def test_ranks_with_other_times_are_one_group_with_the_shortest():
+def test_ranks_with_different_waiting_times_form_one_group_with_the_shortest():
     statuses = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
     (group,) = groups(statuses, answers(statuses))
     assert group.note == "waiting 5 min in all_reduce sum f32[2] for rank 2"
 
 
-def test_ranks_that_wait_alike_are_one_group_however_little_is_known_of_one():
+def test_ranks_waiting_for_the_same_thing_form_one_group_despite_different_details():
     known = [replace(locks(0, 1), cpu=0.01), ended(1), replace(locks(2, 1), unheard=True)]
     assert verdict(known, AFTER).startswith(
         "No progress for over 5 min: ranks 0, 2 have been waiting "
     )
 
 
-def test_a_rank_that_did_not_answer_says_so():
+def test_group_notes_that_its_rank_did_not_answer():
     silent = StackGroup((0,), line(9), "", "not responding (stopped, or blocked in native code)")
     (group,) = groups([at(0, unheard=True)], {0: silent})
     assert (group.place, group.stack) == (line(9), "")
     assert group.note.endswith("not responding (stopped, or blocked in native code)")
 
 
-def test_many_groups_are_all_there_but_only_some_with_their_stack():
+def test_all_groups_are_kept_but_only_some_have_stacks():
     statuses = [at(rank, number=rank + 1) for rank in range(256)]
     found = groups(statuses, answers(statuses))
     assert sorted(rank for group in found for rank in group.ranks) == list(range(256))
     assert sum(bool(group.stack) for group in found) == 16
 
 
-# ---------------------------------------------------------------- over
+# ---------------------------------------------------------------- end of a hang
 
 
 @pytest.mark.parametrize(
@@ -358,10 +358,10 @@ def test_many_groups_are_all_there_but_only_some_with_their_stack():
         ([ended(0), at(1)], "Rank 0 has ended and rank 1 is making progress again"),
     ],
 )
-def test_what_has_ended_a_hang_is_told(now, sentence):
+def test_why_over_states_what_ended_the_hang(now, sentence):
     assert why_over([0, 1], now) == sentence
 
 
-def test_of_many_ranks_that_got_on_the_first_are_named():
+def test_why_over_names_only_the_first_of_many_ranks():
     told = "Ranks 0, 2, 4, 6, and 28 more are making progress again"
     assert why_over(range(0, 64, 2), [at(rank) for rank in range(64)]) == told
