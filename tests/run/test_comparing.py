@@ -1,4 +1,4 @@
-"""Whether ranks agree on their variables."""
+"""Comparing variables across ranks."""
 
 import dataclasses
 import math
@@ -43,34 +43,34 @@ def different(one):
         ([5], "alone"),
     ],
 )
-def test_the_verdict(values, verdict):
+def test_verdict_of_a_comparison(values, verdict):
     assert only(*values).verdict == verdict
 
 
-def test_a_name_that_some_ranks_lack_is_said():
+def test_name_missing_on_some_ranks_is_reported():
     (one,) = compared({"writer": "w"}, {}, {})
     assert one.verdict == "not on all"
     assert (list(one.by_rank), one.missing) == ([0], (1, 2))
 
 
-def test_the_majority_and_who_deviates():
+def test_majority_and_deviating_ranks_are_identified():
     one = only(*(torch.full((2,), value) for value in (1.0, 1.0, 2.0, 1.0)))
     (leaf,) = one.leaves
     assert (leaf.majority, leaf.deviating) == ((0, 1, 3), (2,))
     assert one.usual.leaves[0].digest == one.by_rank[0].leaves[0].digest
 
 
-def test_without_a_majority_no_rank_is_the_one_that_deviates():
+def test_no_rank_deviates_without_a_majority():
     (leaf,) = only(0.1, 0.2, 0.3).leaves
     assert (leaf.majority, leaf.deviating) == ((), ())
 
 
-def test_a_rank_that_deviates_is_named_beside_what_differs_by_rank():
+def test_deviating_rank_is_named_even_if_another_leaf_differs_on_every_rank():
     one = only({"w": 1, "x": 1}, {"w": 1, "x": 2}, {"w": 2, "x": 3})
     assert (one.verdict, one.deviating) == ("different", (2,))
 
 
-def test_parts_of_a_sharded_parameter_differ_by_design():
+def test_shards_of_a_parameter_may_differ():
     def part(value):
         held = torch.full((2,), value)
         held._is_sharded = True
@@ -80,7 +80,7 @@ def test_parts_of_a_sharded_parameter_differ_by_design():
     assert (one.verdict, one.deviating) == ("sharded", ())
 
 
-def test_a_model_is_compared_by_parameter():
+def test_models_are_compared_by_parameter():
     odd = model()
     with torch.no_grad():
         odd[1].weight[0, :3] += 0.5
@@ -91,13 +91,13 @@ def test_a_model_is_compared_by_parameter():
 
 
 @pytest.mark.parametrize("odd", [[3, None], [3, "x"], [3, 2**60]])
-def test_a_list_with_something_else_than_numbers_has_other_contents(odd):
+def test_lists_with_non_numbers_have_different_contents(odd):
     one = only([3, 0.5], [3, 0.5], odd)
     assert comparing.sentence(one) == "rank 2 (different contents)"
     assert comparing.details(one) == ["different contents"]
 
 
-def test_a_list_of_one_number_is_not_said_to_be_that_number():
+def test_list_of_one_number_is_not_shown_as_that_number():
     assert "0.5" not in comparing.sentence(only([], [], [0.5]))
 
 
@@ -105,38 +105,38 @@ def test_lists_of_numbers_have_no_norm():
     assert comparing.sentence(only([1.0, 2], [1.0, 2], [1.0, 3])) == "rank 2 (different elements)"
 
 
-def test_norms_are_told_with_as_many_digits_as_tell_them_apart():
+def test_norms_have_enough_digits_to_differ():
     held = [torch.ones(4, dtype=torch.float64) for _ in range(3)]
     held[2][0] += 1e-8
     assert comparing.sentence(only(*held)) == "rank 2 (norm 2 (ranks 0, 1), 2.000000005 (rank 2))"
 
 
-def test_equal_norms_are_not_told():
+def test_equal_norms_are_not_shown():
     held = [torch.tensor([1.0, 2.0])] * 2 + [torch.tensor([2.0, 1.0])]
     assert comparing.sentence(only(*held)) == "rank 2 (different elements)"
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_no_norm_is_told_where_some_have_none(odd):
+def test_norms_are_hidden_if_some_are_not_finite(odd):
     one = only(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor([1.0, odd]))
     (told,) = comparing.details(one)
     assert "norm" not in told
 
 
-def test_a_pending_value_is_no_difference():
+def test_pending_value_is_not_a_difference():
     told = [pending("x"), pending("x"), known("x")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert one.verdict == "pending"
     assert sorted(one.leaves[0].unknown) == [0, 1]
 
 
-def test_ranks_that_know_their_values_may_differ_though_another_is_pending():
+def test_known_values_may_differ_while_another_is_pending():
     told = [pending("x"), known("x", digest="a"), known("x", digest="b")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert one.verdict == "no majority"
 
 
-def test_what_is_pending_may_be_the_majority_and_is_told_beside_what_differs():
+def test_pending_ranks_are_named_with_the_difference_and_may_form_the_majority():
     told = [*[known("x", digest="a")] * 2, known("x", digest="b"), pending("x")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert (one.verdict, one.deviating) == ("no majority", ())
@@ -149,7 +149,7 @@ def test_what_is_pending_may_be_the_majority_and_is_told_beside_what_differs():
     assert comparing.verdict(one) == "differs by rank, pending on ranks 2, 3"
 
 
-def test_a_rank_that_had_no_time_is_not_said_to_differ():
+def test_rank_that_ran_out_of_time_does_not_differ():
     late = dataclasses.replace(
         known("x"), leaves=(Leaf("", "Net", "late", why="looking at it took longer than 10 s"),)
     )
@@ -160,12 +160,12 @@ def test_a_rank_that_had_no_time_is_not_said_to_differ():
     assert one.verdict == "not compared"
 
 
-def test_those_that_differ_come_first():
+def test_differing_variables_come_first():
     namespaces = [{"a": 1, "b": value, "c": value == 3} for value in (1, 2, 3)]
     assert [one.name for one in compared(*namespaces)] == ["c", "b", "a"]
 
 
-def test_hundreds_of_names_of_many_ranks_are_compared():
+def test_hundreds_of_names_on_many_ranks_are_compared():
     namespace = {f"x{number}": number for number in range(200)}
     assert {one.verdict for one in compared(*[namespace] * 8)} == {"equal"}
 

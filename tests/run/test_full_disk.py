@@ -1,6 +1,6 @@
-"""A disk that fills up during a run, for real: no write to it may end a rank or the notebook.
+"""A disk that really fills up during a run: no failed write may end a rank or the notebook.
 
-Limits on file sizes (RLIMIT_FSIZE) fail as a full disk does, and need no disk.
+File size limits (RLIMIT_FSIZE) fail as a full disk does, without needing one.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tests.support.kernel import Notebook
 
 
-def test_ranks_go_on_where_their_output_does_not_fit_and_tell_so_once(notebook):
+def test_ranks_continue_when_output_does_not_fit_and_report_it_once(notebook):
     shown = notebook.ok(
         "%%xla_spawn -n 3 -o full --view text\n"
         "import os, resource, sys, time, xla_nb\n"
@@ -47,7 +47,7 @@ def test_ranks_go_on_where_their_output_does_not_fit_and_tell_so_once(notebook):
 
 @pytest.fixture(scope="module")
 def own_kernel() -> Iterator[Notebook]:
-    """A kernel whose files will be limited."""
+    """A kernel whose file sizes will be limited."""
     notebook = Notebook()
     notebook.ok("import resource, xla_nb\n%load_ext xla_nb")
     notebook.ok(
@@ -55,7 +55,7 @@ def own_kernel() -> Iterator[Notebook]:
         "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))"
     )
-    # A process that stays, as in the session's kernel.
+    # A process that stays, as in the kernel of the test session.
     notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     yield notebook
@@ -79,7 +79,7 @@ WAITS = (
 
 
 @pytest.mark.slow
-def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limited, tmp_path):
+def test_notebook_that_cannot_write_follows_its_runs_to_the_end(limited, tmp_path):
     go = tmp_path / "go"
     limited.ok(f'%%xla_spawn -n 2 --bg -o run --args "({str(go)!r},)"\n{WAITS}')
     limited.ok("import time\nwhile not all(map(run.output, (0, 1))): time.sleep(0.01)")
@@ -97,7 +97,7 @@ def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limite
 
 
 @pytest.mark.slow
-def test_what_did_not_fit_is_recorded_once_there_is_space(limited, tmp_path):
+def test_events_that_did_not_fit_are_recorded_once_there_is_space(limited, tmp_path):
     go = tmp_path / "go"
     limited.ok(f'%%xla_spawn -n 2 --bg -o run --args "({str(go)!r},)"\n{WAITS}')
     limited.ok("limit(1)")
@@ -115,7 +115,7 @@ def test_what_did_not_fit_is_recorded_once_there_is_space(limited, tmp_path):
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A disk of half a megabyte."""
+    """A disk of 512 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
@@ -126,7 +126,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_ranks_that_fill_the_disk_run_to_their_ends_and_say_what_is_lost(tiny):
+def test_ranks_that_fill_the_disk_finish_and_report_lost_output(tiny):
     notebook = Notebook(XLA_NB_HOME=str(tiny))
     try:
         notebook.ok("import xla_nb\n%load_ext xla_nb")
@@ -139,7 +139,7 @@ def test_ranks_that_fill_the_disk_run_to_their_ends_and_say_what_is_lost(tiny):
             "    xla_nb.report(loss=1)\n"
             "    return None"
         )
-        # A result needs the disk too: the rank says so where it has no space.
+        # A result needs the disk too; without space, its rank fails with ResultError.
         assert notebook.value("{e.kind for e in run.errors.values()} <= {'ResultError'}") == "True"
         assert "Cannot write all of its output" in shown.stderr
         assert notebook.value("run.done") == "True"

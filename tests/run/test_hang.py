@@ -1,4 +1,4 @@
-"""When a hang is reported, and when it is over: the clock, with a run that the test moves."""
+"""When a hang is reported and when it is over, with a clock and a run moved by the test."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ AFTER = 300.0
 
 
 class Run(run_double.Run):
-    """Its ranks answer at once; `pids` are their processes'."""
+    """A run whose ranks answer at once; `pids` are those of their processes."""
 
     def __init__(self, path, ranks=2, pids=(1, 2), silent=()):
         super().__init__(path, ranks)
@@ -50,7 +50,7 @@ class Run(run_double.Run):
 
 
 class Watched:
-    """A run and its watch; `at` is a moment, two calls long: to ask, and to report."""
+    """A run and its watch; `at` acts twice per moment: to ask for stacks, then to report."""
 
     def __init__(self, run, after=AFTER, stops=False):
         self.run = run
@@ -58,7 +58,7 @@ class Watched:
         self.at(0.0)
 
     def at(self, *moments):
-        """The reports and ends of reports that these moments bring."""
+        """The reports and ends of reports at these moments."""
         before = len(self.run.taken)
         for now in moments:
             for rank in self.run.samples:
@@ -82,7 +82,7 @@ def watched(run):
 # ---------------------------------------------------------------- due
 
 
-def test_a_report_comes_when_the_time_is_over_and_not_before(watched):
+def test_hang_is_reported_exactly_when_the_time_is_over(watched):
     assert watched.at(*range(5, 300, 5)) == []
     (report,) = watched.at(300)
     assert report.verdict == (
@@ -93,26 +93,26 @@ def test_a_report_comes_when_the_time_is_over_and_not_before(watched):
     assert [group.ranks for group in report.groups] == [(0,), (1,)]
 
 
-def test_one_hang_is_reported_once(watched):
+def test_hang_is_reported_once(watched):
     watched.at(300)
     assert watched.at(*range(305, 3000, 5)) == []
 
 
-def test_progress_puts_it_off(watched):
+def test_progress_postpones_the_report(watched):
     watched.run.has(0, steps=1)
     watched.run.has(1, steps=1)
     assert watched.at(200, 495) == []
     assert len(watched.at(505)) == 1
 
 
-def test_one_quiet_rank_is_enough(watched):
+def test_single_quiet_rank_is_reported(watched):
     watched.at(295)
     watched.run.has(0, steps=1)
     (report,) = watched.at(300)
     assert report.ranks == (1,)
 
 
-def test_ranks_that_came_to_wait_later_are_in_the_same_report(watched):
+def test_ranks_that_began_to_wait_later_are_in_the_same_report(watched):
     watched.run.has(0, steps=1)
     watched.at(5)
     (report,) = watched.at(300)
@@ -120,12 +120,12 @@ def test_ranks_that_came_to_wait_later_are_in_the_same_report(watched):
     assert watched.at(*range(305, 700, 5)) == []
 
 
-def test_nobody_is_asked_for_stacks_before(watched):
+def test_ranks_are_not_asked_for_stacks_early(watched):
     watched.at(*range(5, 300, 5))
     assert watched.run.asked == 0
 
 
-def test_a_rank_that_gets_on_while_stacks_are_asked_for_is_not_reported(run):
+def test_rank_that_makes_progress_during_the_inquiry_is_not_reported(run):
     watched = Watched(run)
     run.has(0, at=300.0)
     watched.watch.act(300.0)
@@ -134,31 +134,31 @@ def test_a_rank_that_gets_on_while_stacks_are_asked_for_is_not_reported(run):
     assert watched.at(300.1) == []
 
 
-def test_a_rank_that_gives_no_answer_is_told_all_the_same(tmp_path, monkeypatch):
+def test_rank_that_does_not_answer_is_still_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(stacks, "PATIENCE", 0.0)
     (report,) = Watched(Run(tmp_path, silent=(1,))).at(300)
     notes = {group.ranks: group.note for group in report.groups}
     assert "not responding" in notes[1,]
 
 
-def test_with_zero_the_clock_is_off(run):
+def test_zero_turns_the_clock_off(run):
     assert Watched(run, after=0).at(*range(5, 10_000, 500)) == []
 
 
-def test_a_report_stops_the_run_if_it_is_to(run):
+def test_report_stops_the_run_if_asked_to(run):
     (report,) = Watched(run, stops=True).at(300)
     assert run.stopped == [f"Stopped at a hang: {report.verdict}"]
 
 
-def test_it_goes_on_otherwise(watched):
+def test_report_does_not_stop_the_run_by_default(watched):
     watched.at(300)
     assert watched.run.stopped == []
 
 
-# ---------------------------------------------------------------- over, and again
+# ---------------------------------------------------------------- end, and next report
 
 
-def test_a_rank_that_moves_again_is_told_and_may_be_reported_again(watched):
+def test_hang_is_over_when_ranks_progress_and_can_be_reported_again(watched):
     watched.at(300)
     watched.run.has(0, steps=1)
     watched.run.has(1, steps=1)
@@ -170,7 +170,7 @@ def test_a_rank_that_moves_again_is_told_and_may_be_reported_again(watched):
     assert report.ranks == (0, 1)
 
 
-def test_a_rank_that_becomes_hung_later_is_reported_later(watched):
+def test_rank_that_hangs_later_is_reported_later(watched):
     watched.at(200)
     watched.run.has(0, steps=1)
     watched.at(205)
@@ -181,9 +181,9 @@ def test_a_rank_that_becomes_hung_later_is_reported_later(watched):
     assert second.ranks == (0, 1)
 
 
-def test_a_slow_run_has_not_more_reports_than_a_record_holds(watched):
+def test_slow_run_has_a_limited_number_of_reports(watched):
     reports = 0
-    for step, now in enumerate(range(305, 24 * 3600, 305)):  # each takes longer than the time
+    for step, now in enumerate(range(305, 24 * 3600, 305)):  # each step takes longer than the limit
         reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
         for rank in (0, 1):
             watched.run.has(rank, steps=step + 1)
@@ -191,7 +191,7 @@ def test_a_slow_run_has_not_more_reports_than_a_record_holds(watched):
     assert 10 < reports < 50
 
 
-def test_a_rank_that_returns_ends_the_report_by_itself(watched):
+def test_hang_is_over_when_its_rank_returns(watched):
     watched.at(300)
     watched.run.take(events.RankFinished(rank=1, preview="", nbytes=0))
     assert watched.run.state.hang.over == "Rank 1 returned"
@@ -207,37 +207,37 @@ def waits_for_the_lock(run, rank, holder, since=0.0):
 
 
 @pytest.mark.parametrize("after", [AFTER, 0])
-def test_the_lock_of_a_rank_that_returned_is_told_soon(run, after):
+def test_lock_of_a_returned_rank_is_reported_soon(run, after):
     watched = Watched(run, after=after)
     waits_for_the_lock(run, 0, holder=1)
-    assert watched.at(1, 2, 3, 10) == []  # it may give it back
+    assert watched.at(1, 2, 3, 10) == []  # rank 1 may still release it
     run.take(events.RankFinished(at=11.5, rank=1, preview="", nbytes=0))
-    assert watched.at(11) == []  # it may have given it back since rank 0 was seen to wait for it
+    assert watched.at(11) == []  # may be released since rank 0's sample
     (report,) = watched.at(12)
     assert report.verdict.startswith("Rank 1 has returned; rank 0 has been waiting ")
-    assert watched.at(*range(13, 1000, 4)) == []  # its wait grows long: nothing new
+    assert watched.at(*range(13, 1000, 4)) == []  # a longer wait is nothing new
 
 
-def test_a_lock_that_was_given_back_meanwhile_is_not_told(run):
+def test_lock_released_in_the_meantime_is_not_reported(run):
     watched = Watched(run)
     run.take(events.RankFinished(rank=1, preview="", nbytes=0))
-    waits_for_the_lock(run, 0, holder=1, since=9.9)  # the sample of a moment
+    waits_for_the_lock(run, 0, holder=1, since=9.9)  # a momentary sample
     assert watched.at(10) == []
     run.has(0, activity="running", missing=(), since=10.0)
     assert watched.at(11, 12, 13) == []
 
 
-def test_it_is_over_when_the_lock_was_had_after_all(run):
+def test_hang_is_over_when_the_lock_is_acquired_after_all(run):
     watched = Watched(run)
     run.take(events.RankFinished(at=0.5, rank=1, preview="", nbytes=0))
     waits_for_the_lock(run, 0, holder=1)
     assert len(watched.at(5)) == 1
-    run.has(0, activity="running", operation="", missing=(), since=6.0)  # another gave it back
+    run.has(0, activity="running", operation="", missing=(), since=6.0)  # another rank released it
     (over,) = watched.at(*range(6, 30))
     assert isinstance(over, events.HangOver)
 
 
-def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
+def test_repeated_attempts_to_acquire_the_lock_are_reported_once(run):
     watched = Watched(run)
     run.take(events.RankFinished(at=0.5, rank=1, preview="", nbytes=0))
     told = []
@@ -250,14 +250,14 @@ def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
     assert [type(event) for event in told] == [events.HangReported]
 
 
-# ---------------------------------------------------------------- robust
+# ---------------------------------------------------------------- encoding
 
 
-def test_a_report_is_the_same_when_it_is_read_again(watched):
+def test_report_survives_encoding(watched):
     (report,) = watched.at(300)
     assert events.decode(events.encode(report)) == report
 
 
-def test_samples_of_an_older_version_are_read():
+def test_samples_of_an_older_version_can_be_decoded():
     known = sample.encode(Sample(at=1.0, since=0.0)).replace(b'"graphs": 0, ', b"")
     assert sample.decode(known).graphs == 0

@@ -1,4 +1,4 @@
-"""A rank's last minute from its samples: where its seconds went, how long its steps take."""
+"""A rank's last minute from its samples: how it spent each second, how long steps take."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from xla_nb.run.activity import Slot, Track
 
 
 def track(*samples):
-    """The track of samples, each given as time and what differs from none."""
+    """A track of samples, each given as its time and its non-default fields."""
     made = Track()
     for at, counted in samples:
         made.add(Sample(at=at, since=at, **counted))
@@ -21,11 +21,11 @@ def parts(slot):
 # ---------------------------------------------------------------- lanes
 
 
-def test_one_sample_tells_nothing():
+def test_single_sample_gives_no_lane():
     assert track((100.0, {"waited": 5.0})).lane == ()
 
 
-def test_what_was_before_the_first_sample_counts_from_the_start_unless_that_is_long_ago():
+def test_first_sample_counts_from_the_start_unless_that_is_long_ago():
     for at, lane in [(100.5, [(99, 0.25, 0.25), (100, 0.25, 0.25)]), (103.0, [])]:
         made = Track()
         made.add(Sample(at=at, since=at, blocked=0.5), started=99.5)
@@ -33,12 +33,12 @@ def test_what_was_before_the_first_sample_counts_from_the_start_unless_that_is_l
         assert found == lane
 
 
-def test_what_is_not_counted_is_running():
+def test_time_without_counters_is_running():
     made = track((100.0, {}), (101.0, {}))
     assert made.lane == (Slot(100, running=1.0),)
 
 
-def test_each_second_has_what_was_counted_in_it():
+def test_each_second_shows_what_was_counted_in_it():
     made = track(
         (100.0, {"compile_seconds": 1.0, "waited": 2.0, "lock_waited": 0.5, "data_waited": 3.0}),
         (101.0, {"compile_seconds": 1.1, "waited": 2.2, "lock_waited": 0.6, "data_waited": 3.2}),
@@ -46,25 +46,25 @@ def test_each_second_has_what_was_counted_in_it():
     assert parts(made.lane[0]) == (0.1, 0.4, 0.3, 0.2)
 
 
-def test_seconds_are_whole_seconds_of_the_clock():
+def test_slots_are_whole_seconds_of_the_clock():
     made = track((100.75, {}), (101.5, {}), (102.25, {}))
     assert [slot.second for slot in made.lane] == [100, 101, 102]
     assert [slot.running for slot in made.lane] == [0.25, 1.0, 0.25]
 
 
-def test_samples_that_are_seconds_apart_are_spread_evenly():
+def test_samples_seconds_apart_are_spread_evenly():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 2.0}))
     assert [(slot.second, slot.running, slot.others) for slot in made.lane] == [
         (second, 0.5, 0.5) for second in (100, 101, 102, 103)
     ]
 
 
-def test_a_long_time_without_samples_is_a_gap():
+def test_long_time_without_samples_is_a_gap():
     made = track((100.0, {}), (101.0, {}), (140.0, {}), (141.0, {}))
     assert [slot.second for slot in made.lane] == [100, 140]
 
 
-def test_time_in_which_a_live_rank_was_idle_is_none_of_its_running():
+def test_idle_time_of_a_live_rank_is_not_running():
     resting = {"activity": "idle", "idle": 4.0}
     made = track((100.0, resting), (109.0, {"idle": 12.0}), (109.5, {"idle": 12.0}))
     assert [(slot.second, slot.running) for slot in made.lane] == [(108, 1.0), (109, 0.5)]
@@ -72,7 +72,7 @@ def test_time_in_which_a_live_rank_was_idle_is_none_of_its_running():
     assert [(slot.second, slot.running) for slot in made.lane] == [(108, 1.0), (109, 1.0)]
 
 
-def test_the_lane_of_an_idle_rank_is_its_last_minute_of_work():
+def test_lane_of_an_idle_rank_shows_its_last_minute_of_work():
     made = track((100.0, {}), (101.0, {"activity": "idle"}))
     for second in range(111, 171, 10):
         made.add(Sample(at=second, since=101.0, activity="idle", idle=second - 101.0))
@@ -80,13 +80,13 @@ def test_the_lane_of_an_idle_rank_is_its_last_minute_of_work():
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4])
-def test_a_lane_is_a_minute_and_never_more(part):
+def test_lane_never_exceeds_a_minute(part):
     made = track(*((second + part, {}) for second in range(1000)))
     assert len(made.lane) == 60
     assert made.lane[-1].second == 998 + bool(part)
 
 
-def test_the_last_steps_are_those_of_twenty_seconds_or_ten_and_of_a_minute_at_most():
+def test_pace_covers_at_least_twenty_seconds_or_ten_steps_and_at_most_a_minute():
     made = track(*((100.7 * n, {"steps": n}) for n in range(3)))
     assert made.pace is None or made.pace.steps == 1
     for each, seconds in [(1.7, 20.4), (3.0, 30.0), (10.0, 60.0)]:
@@ -94,7 +94,7 @@ def test_the_last_steps_are_those_of_twenty_seconds_or_ten_and_of_a_minute_at_mo
         assert made.pace.seconds == pytest.approx(seconds)
 
 
-def test_what_the_last_steps_cost_is_counted_until_now_and_not_until_the_last_of_them():
+def test_costs_of_the_last_steps_are_counted_up_to_now():
     steps = [(100.0 + n, {"steps": n, "waited": 0.9 * n}) for n in range(15)]
     rests = [(114.0 + n, {"steps": 14, "waited": 12.6}) for n in range(1, 20)]
     paces = [track(*steps, *rests[:n]).pace for n in (0, 10, 19)]
@@ -103,7 +103,7 @@ def test_what_the_last_steps_cost_is_counted_until_now_and_not_until_the_last_of
     ]  # fmt: skip
 
 
-def test_a_compilation_in_progress_is_counted_and_not_counted_again():
+def test_compilation_in_progress_is_counted_only_once():
     made = track(
         (100.0, {"compiling": 0.0}),
         (101.0, {"compiling": 0.75}),
@@ -113,7 +113,7 @@ def test_a_compilation_in_progress_is_counted_and_not_counted_again():
     assert [slot.compiling for slot in made.lane] == [0.75, 1.0, 0.25]
 
 
-def test_what_is_counted_when_it_is_over_began_before():
+def test_counters_updated_at_the_end_of_a_wait_are_spread_backwards():
     made = track((100.0, {}), (101.0, {}), (102.0, {}), (102.5, {"data_waited": 2.0}))
     assert [parts(slot) for slot in made.lane] == [
         (0, 0.5, 0, 0.5),
@@ -122,22 +122,22 @@ def test_what_is_counted_when_it_is_over_began_before():
     ]
 
 
-def test_counters_that_step_back_count_as_nothing():
+def test_decreasing_counters_count_as_zero():
     made = track((100.0, {"waited": 5.0, "compile_seconds": 3.0}), (101.0, {"waited": 1.0}))
     assert made.lane == (Slot(100, running=1.0),)
 
 
-def test_more_than_there_is_time_is_cut():
+def test_counts_exceeding_the_elapsed_time_are_cut():
     (slot,) = track((100.0, {}), (101.0, {"waited": 0.8, "data_waited": 0.8})).lane
     assert parts(slot) == (0, 0, 0.8, 0.2)
 
 
-def test_a_clock_that_is_set_back_begins_again_there():
+def test_clock_that_is_set_back_restarts_the_lane_there():
     made = track((100.0, {}), (103.0, {}), (101.0, {}), (102.0, {}))
     assert made.lane == (Slot(100, running=1.0), Slot(101, running=1.0))
 
 
-def test_a_lane_is_the_last_minute_and_the_whole_all_time_in_some_hundred_slots():
+def test_lane_is_the_last_minute_and_whole_covers_all_time_in_about_a_hundred_slots():
     made = track(*((float(at), {"data_waited": float(min(at, 2000))}) for at in range(10_001)))
     assert [slot.second for slot in made.lane] == [*range(9940, 10_000)]
     assert 30 <= len(made.whole) <= 180
@@ -150,19 +150,19 @@ def test_a_lane_is_the_last_minute_and_the_whole_all_time_in_some_hundred_slots(
 # ---------------------------------------------------------------- waiting
 
 
-def test_the_share_of_waiting_is_of_all_that_a_lane_shows():
+def test_waiting_share_refers_to_the_whole_lane():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 1.0, "compile_seconds": 2.0}))
     assert made.waits(made.lane) == 0.25
 
 
-def test_what_is_not_shown_is_no_part_of_the_share():
+def test_waiting_share_ignores_slots_that_are_not_shown():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 4.0}), (108.0, {"waited": 4.0}))
     assert made.waits(made.lane) == 0.5
     assert made.waits(made.lane[4:]) == 0.0
     assert made.waits(()) is None
 
 
-def test_waits_are_unknown_where_they_cannot_be_seen():
+def test_waiting_share_is_unknown_if_waits_are_not_counted():
     unseen = track((100.0, {"lock_waited": 0.0}), (102.0, {"lock_waited": 1.0}))
     assert unseen.waits(unseen.lane) is None
     seen = track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0}))
@@ -173,7 +173,7 @@ def test_waits_are_unknown_where_they_cannot_be_seen():
 
 
 def stepping(seconds, step, start=100.0, each=0.25, **more):
-    """Samples of a rank whose steps take so many seconds."""
+    """Samples of a rank whose steps each take `step` seconds."""
     count = int(seconds / each)
     return [
         (start + each * n, {"steps": 1 + int(each * n / step), "waited": 0.0} | more)
@@ -181,11 +181,11 @@ def stepping(seconds, step, start=100.0, each=0.25, **more):
     ]
 
 
-def test_a_step_is_the_mean_of_the_last_ones():
+def test_step_time_is_the_mean_of_the_last_steps():
     assert track(*stepping(10, 0.1)).step == pytest.approx(0.1, rel=0.03)
 
 
-def test_the_call_that_a_rank_is_said_to_be_in_is_at_its_own_line():
+def test_steady_operation_is_shown_at_its_own_line():
     waits = {"activity": "waiting", "operation": "all_reduce", "place": "Cell In[1], line 7"}
     made = track(
         (100.0, {}),
@@ -196,7 +196,7 @@ def test_the_call_that_a_rank_is_said_to_be_in_is_at_its_own_line():
     assert (told.operation, told.place) == ("all_reduce", "Cell In[1], line 7")
 
 
-def test_a_rank_is_said_to_run_and_to_load_where_it_was_seen_to():
+def test_steady_running_and_loading_are_shown_where_they_were_seen():
     made = track(
         (100.0, {"place": "Cell In[1], line 6"}),
         (101.0, {"place": "Cell In[1], line 6"}),
@@ -210,7 +210,7 @@ def test_a_rank_is_said_to_run_and_to_load_where_it_was_seen_to():
     assert (told.activity, told.operation, told.place) == ("waiting", DATA, "Cell In[1], line 5")
 
 
-def test_who_holds_the_lock_is_not_told_of_ranks_that_take_it_in_turn():
+def test_lock_holder_is_hidden_while_ranks_take_turns():
     waits = {"activity": "waiting", "operation": LOCK, "missing": (2,)}
     made = track((100.0, {}), (101.9, waits | {"lock_waited": 1.8}))
     told = made.steady(Sample(at=101.9, since=101.8, **waits))
@@ -219,7 +219,7 @@ def test_who_holds_the_lock_is_not_told_of_ranks_that_take_it_in_turn():
     assert made.steady(Sample(at=101.9, since=101.8, activity="running")).operation == ""
 
 
-def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():
+def test_steady_ignores_the_previous_cell_of_live_ranks():
     made = track(*((100.0 + n, {"place": "Cell In[1], line 6"}) for n in range(3)))
     waits = {"activity": "waiting", "operation": "all_reduce", "place": "Cell In[2], line 1"}
     began = Sample(at=102.3, since=102.1, idle=0.01, waited=0.2, **waits)
@@ -228,7 +228,7 @@ def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():
 
 
 @pytest.mark.parametrize(("rate", "step"), [(5.0, 0.2), (None, None)])
-def test_a_step_is_an_item_of_the_loop_that_a_rank_is_in(rate, step):
+def test_step_is_an_item_of_the_innermost_loop(rate, step):
     epochs = Loop(label="epochs", done=1, total=3, rate=0.01)
     loop = Loop(label="train", done=5, total=25, rate=rate)
     assert track((100.0, {"items": 5, "steps": 9, "loops": (epochs, loop)})).step == step
@@ -238,11 +238,11 @@ def test_slow_steps_are_timed_from_step_to_step():
     assert track(*stepping(17, 3.0)).step == pytest.approx(3.0, rel=0.05)
 
 
-def test_no_step_is_known_before_two_were_seen():
+def test_step_time_is_unknown_before_two_steps():
     assert track((100.0, {"steps": 5}), (101.0, {"steps": 5}), (102.0, {"steps": 6})).pace is None
 
 
-def test_a_step_that_compiles_is_left_out():
+def test_compiling_steps_are_left_out():
     before, after = {"compiles": 0}, {"compiles": 2, "compile_seconds": 5.96}
     first = [(at, told | before) for at, told in stepping(2, 0.02)]
     second = [(at + 6.0, told | after) for at, told in stepping(4, 0.02, start=102.0)]
@@ -250,7 +250,7 @@ def test_a_step_that_compiles_is_left_out():
     assert track(*first, *counted).step == pytest.approx(0.02, rel=0.05)
 
 
-def test_a_step_takes_its_waiting_too_and_its_compiling_where_each_does():
+def test_step_time_includes_waiting_and_compilation_that_every_step_has():
     made = track(
         (100.0, {"steps": 1, "waited": 0.0}),
         (101.0, {"steps": 2, "waited": 0.0}),
@@ -261,21 +261,21 @@ def test_a_step_takes_its_waiting_too_and_its_compiling_where_each_does():
 
 
 @pytest.mark.parametrize("graphs", [0, 5])
-def test_items_are_steps_where_there_are_no_markers_whatever_they_execute(graphs):
+def test_items_count_as_steps_without_markers_regardless_of_graphs(graphs):
     made = track(*((100.0 + n, {"items": 5 * n, "graphs": graphs * n}) for n in range(4)))
     assert (made.pace.steps, made.pace.seconds, made.pace.executed) == (10, 2.0, 2 * graphs or 10)
 
 
-def test_under_jax_whose_executions_nobody_counts_items_are_steps():
+def test_items_count_as_steps_under_jax_without_graph_counts():
     assert track(*((100.0 + n, {"items": 5 * n}) for n in range(4))).pace.steps == 10
 
 
-def test_the_time_of_a_step_is_told_once_samples_are_close_enough_to_know_it():
+def test_step_time_is_known_once_samples_are_dense_enough():
     assert track(*stepping(2, 0.3)).step is None
     assert track(*stepping(9, 0.3)).step == pytest.approx(0.3, rel=0.1)
 
 
-def test_the_time_of_a_step_is_told_as_long_as_another_may_be_about_to_end():
+def test_step_time_is_shown_until_the_next_step_is_overdue():
     steps = {"steps": 31, "waited": 0.0}
     assert track(*stepping(9, 0.3), (128.0, steps)).step is not None
     assert track(*stepping(9, 0.3), (131.0, steps)).step is None
@@ -283,7 +283,7 @@ def test_the_time_of_a_step_is_told_as_long_as_another_may_be_about_to_end():
 
 
 @pytest.mark.parametrize("markers", [1, 2])
-def test_compilations_are_counted_by_steps_that_executed_something(markers):
+def test_compilations_are_counted_per_step_that_executed_a_graph(markers):
     samples = [(100.0 + n, {"steps": markers * n, "compiles": n, "graphs": n}) for n in range(20)]
     pace = track(*samples).pace
     assert (pace.compiles, pace.executed) == (18, 18)

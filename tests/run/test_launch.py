@@ -1,4 +1,4 @@
-"""Launching: what is written, ordered and refused before any rank has started."""
+"""Launching: what is written, requested and rejected before any rank starts."""
 
 import contextlib
 import errno
@@ -32,7 +32,7 @@ from xla_nb.topology.chips import SIMULATED
 
 @pytest.fixture(autouse=True)
 def a_laptop(monkeypatch):
-    """No TPU, whatever the machine has."""
+    """Hide any TPU of the machine."""
     monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
     for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):
         monkeypatch.delenv(name, raising=False)
@@ -55,7 +55,7 @@ def cell(**changes):
 
 @pytest.fixture
 def launch(engine):
-    """Launch a program; the run ends with the test."""
+    """Launch a program whose run ends with the test."""
     made, ends = [], []
 
     def launch(program, **options):
@@ -79,21 +79,21 @@ def the_record():
 
 
 def parcels():
-    """The parcels that are open here."""
+    """The parcels open in this process."""
     found = []
     for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the listing's own fd, or just closed
             found.append(str(fd.readlink()))
     return [path for path in found if "xla_nb-parcel" in path]
 
 
 @pytest.mark.parametrize(("n", "count"), [(None, SIMULATED), (1, 1), (7, 7)])
-def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
+def test_ranks_are_simulated_without_a_tpu(launch, engine, n, count):
     launch(cell(), n=n)
     assert (engine.fitted.device, engine.fitted.ranks) == ("CPU", count)
 
 
-def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
+def test_impossible_number_of_ranks_on_a_tpu_is_rejected(launch, monkeypatch):
     monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     with pytest.raises(UsageError):
@@ -101,15 +101,13 @@ def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
     assert not (files.home() / "runs").exists()
 
 
-def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(
-    launch, engine, monkeypatch
-):
+def test_ranks_are_simulated_on_a_tpu_host_if_requested(launch, engine, monkeypatch):
     monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 8)
     launch(cell(), env={"PJRT_DEVICE": "CPU"})
     assert (engine.fitted.device, engine.fitted.ranks) == ("CPU", SIMULATED)
 
 
-def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, engine):
+def test_launch_writes_the_program_as_a_loadable_module(launch, engine):
     run = launch(cell())
     path = run.record.program("xla_nb_cell_3")
     assert engine.request.program == str(path)
@@ -119,14 +117,14 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
     assert table.body is None
 
 
-def test_a_cell_of_statements_is_written_with_its_body(launch):
+def test_cell_of_statements_is_written_with_its_body(launch):
     body = "\nrank + 1\n"
     run = launch(cell(entry=None, body=body))
     table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
     assert (table.label, table.body) == ("Cell In[3]", body)
 
 
-def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_path):
+def test_request_has_everything_a_job_needs(launch, engine, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run = launch(cell(takes_lock=True), env={"MINE": "1"})
     request = engine.request
@@ -139,17 +137,17 @@ def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_pat
     assert engine.fitted.env["PATH"] == os.environ["PATH"]
 
 
-def test_values_and_arguments_lie_in_the_parcel(launch, engine):
+def test_parcel_contains_values_and_arguments(launch, engine):
     launch(cell())
     assert engine.values == {"n": 41, ARGUMENTS: (1,)}
 
 
-def test_the_parcel_is_closed_once_it_was_handed_over(launch, engine):
+def test_parcel_is_closed_after_the_handover(launch, engine):
     launch(cell())
     assert parcels() == []
 
 
-def test_a_launch_that_the_engine_refuses_leaves_nothing_open_and_an_ended_record(launch, engine):
+def test_failed_launch_leaves_no_open_parcel_and_an_ended_record(launch, engine):
     engine.refuses = LaunchError("no torch_xla")
     with pytest.raises(LaunchError, match="no torch_xla"):
         launch(cell())
@@ -158,21 +156,21 @@ def test_a_launch_that_the_engine_refuses_leaves_nothing_open_and_an_ended_recor
     assert (written["ok"], written["headline"]) == (False, "not started")
 
 
-def test_a_launch_that_is_interrupted_leaves_nothing_open(launch, engine):
+def test_interrupted_launch_leaves_no_open_parcel(launch, engine):
     engine.refuses = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         launch(cell())
     assert parcels() == []
 
 
-def test_a_record_that_cannot_be_written_says_what_to_do(launch, monkeypatch, tmp_path):
+def test_unwritable_record_error_suggests_a_fix(launch, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "file"))
     with pytest.raises(LaunchError, match="Set XLA_NB_HOME to a folder of yours"):
         launch(cell())
 
 
-def test_a_launch_whose_program_cannot_be_written_leaves_no_record(launch, monkeypatch):
+def test_launch_that_cannot_write_its_program_leaves_no_record(launch, monkeypatch):
     def full(program, path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -183,16 +181,14 @@ def test_a_launch_whose_program_cannot_be_written_leaves_no_record(launch, monke
 
 
 @pytest.mark.parametrize("target", ["nowhere", "link"], ids=["dangling", "to itself"])
-def test_a_home_below_a_link_that_leads_nowhere_says_what_to_do(
-    launch, monkeypatch, tmp_path, target
-):
+def test_home_below_a_broken_link_is_rejected_with_a_fix(launch, monkeypatch, tmp_path, target):
     (tmp_path / "link").symlink_to(tmp_path / target)
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path / "link" / "xla_nb"))
     with pytest.raises(LaunchError, match=r"Cannot write the run's files: .*Set XLA_NB_HOME to"):
         launch(cell())
 
 
-def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, monkeypatch):
+def test_notes_of_program_and_environment_are_the_first_notices(launch, monkeypatch):
     monkeypatch.setenv("XLA_USE_SPMD", "1")
     run = launch(cell(notes=("a note",)))
     first, second = (notice.text for notice in run.state.notices)
@@ -200,8 +196,8 @@ def test_what_the_program_and_the_environment_have_to_say_is_told_first(launch, 
     assert "XLA_USE_SPMD" in second
 
 
-def test_what_the_environment_has_to_say_is_told_once_and_what_is_new_in_it(launch, monkeypatch):
-    monkeypatch.setattr(old_names, "_here", functools.cache(old_names._Here))  # as it starts
+def test_environment_notices_appear_once_and_again_when_it_changes(launch, monkeypatch):
+    monkeypatch.setattr(old_names, "_here", functools.cache(old_names._Here))  # as at startup
     notes = []
     for name in ("XLA_USE_SPMD", "XLA_USE_SPMD", "XLA_AUTO_SPMD"):
         monkeypatch.setenv(name, "1")
@@ -213,7 +209,7 @@ def test_what_the_environment_has_to_say_is_told_once_and_what_is_new_in_it(laun
     assert "XLA_AUTO_SPMD" in other
 
 
-def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
+def test_launched_run_receives_events_from_the_engine(launch, engine):
     run = launch(cell())
     launched = run.state.launched
     assert run.state == RunState(started=run.state.started, launched=launched)
@@ -223,7 +219,7 @@ def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
     assert run.label == "Cell In[3]"
 
 
-def test_a_launch_reports_how_long_it_has_waited_for_the_engine(engine):
+def test_launch_reports_how_long_it_has_waited_for_the_engine(engine):
     engine.refuses = LaunchError("enough")
     told = []
     with pytest.raises(LaunchError):
@@ -231,14 +227,14 @@ def test_a_launch_reports_how_long_it_has_waited_for_the_engine(engine):
     assert told == [(0.5, "a server")]
 
 
-def test_a_launch_that_gets_no_more_files_says_which_limit(launch, engine):
+def test_launch_without_free_file_descriptors_names_the_limit(launch, engine):
     engine.refuses = OSError(errno.EMFILE, "Too many open files")
     with pytest.raises(LaunchError, match=r"Too many open files.*`ulimit -n`"):
         launch(cell())
     assert parcels() == []
 
 
-def test_a_run_that_nobody_can_follow_is_ended(launch, engine, monkeypatch):
+def test_run_whose_follower_cannot_start_is_killed(launch, engine, monkeypatch):
     def refuse(run):
         raise RuntimeError("can't start new thread")
 
@@ -249,7 +245,7 @@ def test_a_run_that_nobody_can_follow_is_ended(launch, engine, monkeypatch):
     assert json.loads(the_record().summary.read_text())["ok"] is False
 
 
-def test_names_of_runs_that_start_within_a_second_sort_as_they_started():
+def test_names_of_runs_started_within_a_second_sort_by_start_time():
     names = [name_at(1_000_000_000 + tenth / 10) for tenth in range(10)]
     assert sorted(names) == names
     assert name_at(1_000_000_000) != name_at(1_000_000_000)

@@ -1,4 +1,4 @@
-"""The options of a launch: what each may be, and that they say the same everywhere."""
+"""The options of a launch: allowed values, and the same description everywhere."""
 
 import inspect
 import re
@@ -37,7 +37,7 @@ def checked(name, value):
         ("view", "text", "text"),
     ],
 )
-def test_a_word_of_a_line_becomes_a_value(name, word, value):
+def test_option_text_is_converted_to_its_value(name, word, value):
     assert checked(name, word) == value
 
 
@@ -73,13 +73,13 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
         ("env", "A=1", "env must be a dict of names and values, not a value of type str."),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_it_may_be(name, value, message):
+def test_invalid_value_is_rejected_with_the_allowed_ones(name, value, message):
     with pytest.raises(UsageError) as refusal:
         checked(name, value)
     assert str(refusal.value) == message
 
 
-def test_a_value_that_cannot_be_shown_is_refused_all_the_same():
+def test_invalid_value_without_a_working_repr_is_rejected():
     class Rude:
         def __repr__(self):
             raise ZeroDivisionError
@@ -89,17 +89,17 @@ def test_a_value_that_cannot_be_shown_is_refused_all_the_same():
 
 
 @pytest.mark.parametrize("name", ["__builtins__", "__name__", "__x__"])
-def test_a_run_is_not_bound_to_a_name_of_pythons_own(name):
+def test_run_variable_may_not_be_a_reserved_python_name(name):
     with pytest.raises(UsageError, match=f"^-o {name}: that name is reserved by Python"):
         run_options.variable("-o", name)
 
 
-def test_a_run_is_bound_to_the_name_that_python_reads():
+def test_run_variable_is_normalized_as_python_does():
     assert run_options.variable("-o", "\ufb01ne") == "fine"
 
 
 @pytest.mark.parametrize("word", ["2", "0", "-3", "many", "1.5", ""])
-def test_a_count_is_a_whole_number(word):
+def test_count_is_a_whole_number(word):
     if word == "2":
         assert checked("n", word) == 2
     else:
@@ -107,21 +107,21 @@ def test_a_count_is_a_whole_number(word):
             checked("n", word)
 
 
-def test_an_integer_of_numpy_is_a_count():
+def test_numpy_integer_is_a_count():
     assert checked("n", np.int64(2)) == 2
 
 
-def test_a_list_of_arguments_is_taken_as_a_tuple():
+def test_arguments_given_as_a_list_become_a_tuple():
     assert run_options.arguments([1, 2]) == (1, 2)
 
 
-def test_what_is_not_given_is_as_set_and_what_is_not_set_is_the_default():
+def test_missing_options_use_settings_then_defaults():
     assert run_options.options(dict.fromkeys(OPTIONS), run_options.DEFAULTS) == Options()
     made = run_options.options({"n": None, "grace": 1}, {"n": 3, "grace": 7.0, "dropin": False})
     assert made == Options(n=3, grace=1.0)
 
 
-def test_spawn_takes_every_option_and_explains_it():
+def test_spawn_accepts_and_documents_every_option():
     signature = inspect.signature(xla_nb.spawn).parameters
     arguments = {name: signature[name].default for name in OPTIONS}
     assert [*signature] == ["fn", "args", *sorted(OPTIONS, key=[*signature].index)]
@@ -130,7 +130,7 @@ def test_spawn_takes_every_option_and_explains_it():
     assert [line.split()[0] for line in lines if "   " in line.strip()] == [*OPTIONS]
 
 
-def test_the_reference_says_what_is_declared():
+def test_reference_matches_the_declared_options():
     reference = REFERENCE.read_text()
     heading = next(line for line in reference.splitlines() if line.startswith("## `xla_nb.spawn("))
     for name in OPTIONS:
@@ -155,7 +155,7 @@ def test_the_reference_says_what_is_declared():
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_spawn_refuses_a_wrong_argument_before_anything_starts(monkeypatch, wrong):
+def test_spawn_rejects_invalid_arguments_before_launching(monkeypatch, wrong):
     monkeypatch.setattr(api, "launch", lambda *_: pytest.fail("launched"))
     with pytest.raises(UsageError, match=next(iter(wrong))):
         xla_nb.spawn(print, **wrong)

@@ -1,4 +1,4 @@
-"""Where is each rank now? Answers, and what is told of a rank that gives none."""
+"""Where each rank is now: its answers, and what is shown if it does not answer."""
 
 import time
 
@@ -16,7 +16,7 @@ STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4
 
 
 class Run(run_double.Run):
-    """Its ranks answer with (place, stack) of `answers`, by rank, as soon as they are asked."""
+    """A run whose ranks answer at once with (place, stack) from `answers`, by rank."""
 
     def __init__(self, path, ranks, **answers):
         super().__init__(path, ranks)
@@ -46,37 +46,37 @@ def impatient(monkeypatch):
     monkeypatch.setattr(stacks, "PATIENCE", 0.0)
 
 
-# ---------------------------------------------------------------- who is where
+# ---------------------------------------------------------------- groups
 
 
-def test_ranks_at_the_same_place_are_one_group(run):
+def test_ranks_at_the_same_place_form_one_group(run):
     found = Inquiry(run(3, r0=("a", "s"), r1=("a", "s"), r2=("a", "s"))).wait()
     assert found == [StackGroup((0, 1, 2), "a", "s")]
 
 
-def test_ranks_at_one_line_that_came_there_by_two_ways_are_two_groups(run):
+def test_ranks_at_one_line_with_different_stacks_form_two_groups(run):
     found = Inquiry(run(2, r0=("a", "one"), r1=("a", "two"))).wait()
     assert [group.ranks for group in found] == [(0,), (1,)]
 
 
-def test_the_place_with_the_fewest_ranks_comes_first(run):
+def test_smallest_group_comes_first(run):
     found = Inquiry(run(4, r0=("a", "s"), r1=("a", "s"), r2=("b", "s"), r3=("a", "s"))).wait()
     assert [group.ranks for group in found] == [(2,), (0, 1, 3)]
 
 
-def test_of_groups_of_one_size_the_lowest_rank_comes_first(run):
+def test_lowest_rank_comes_first_among_groups_of_equal_size(run):
     found = Inquiry(run(2, r1=("a", "s"), r0=("b", "s"))).wait()
     assert [group.ranks for group in found] == [(0,), (1,)]
 
 
-def test_the_innermost_frame_is_told_first_with_its_source(run):
+def test_innermost_frame_comes_first_with_its_source(run):
     (group,) = Inquiry(run(1, r0=("Cell In[3], line 4", STACK))).wait()
     assert group.stack == (
         '  File "Cell In[3]", line 4, in g\n    wait()\n  File "Cell In[3]", line 9, in f\n    g()'
     )
 
 
-def test_ranks_that_have_ended_are_not_asked(run):
+def test_ended_ranks_are_not_asked(run):
     asked = run(2, r1=("a", "s"))
     asked.state.apply(events.RankFinished(rank=0, preview="3", nbytes=1))
     inquiry = Inquiry(asked)
@@ -85,17 +85,17 @@ def test_ranks_that_have_ended_are_not_asked(run):
     assert stacks.text(inquiry.groups()) == "rank 1 at a\ns\n\nrank 0: finished"
 
 
-def test_a_rank_that_answered_and_ended_is_told(run):
+def test_rank_that_answered_and_then_ended_is_shown(run):
     asked = run(1, r0=("a", "s"))
     inquiry = Inquiry(asked)
     asked.state.apply(events.RankFinished(rank=0, preview="3", nbytes=1))
     assert [group.place for group in inquiry.groups()] == ["a"]
 
 
-# ---------------------------------------------------------------- no answer, or not yet
+# ---------------------------------------------------------------- missing answers
 
 
-def test_an_inquiry_waits_for_the_last_answer(run, monkeypatch):
+def test_inquiry_is_settled_by_the_last_answer(run, monkeypatch):
     monkeypatch.setattr(stacks, "PATIENCE", 60.0)
     asked = run(2, r0=("a", "s"))
     inquiry = Inquiry(asked)
@@ -104,7 +104,7 @@ def test_an_inquiry_waits_for_the_last_answer(run, monkeypatch):
     assert inquiry.settled
 
 
-def test_waiting_ends_with_the_last_answer(run, monkeypatch):
+def test_wait_returns_with_the_last_answer(run, monkeypatch):
     monkeypatch.setattr(stacks, "PATIENCE", 60.0)
     asked = run(2, r0=("a", "s"))
     inquiry = Inquiry(asked)
@@ -112,7 +112,7 @@ def test_waiting_ends_with_the_last_answer(run, monkeypatch):
     assert [group.ranks for group in inquiry.wait()] == [(0, 1)]
 
 
-def test_an_answer_to_an_earlier_question_is_none(run, impatient):
+def test_answer_to_an_earlier_inquiry_does_not_count(run, impatient):
     asked = run(1)
     asked.state.apply(events.RankAt(rank=0, place="old", stack="s", at=time.time() - 10))
     (group,) = Inquiry(asked).wait()
@@ -122,7 +122,7 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
     )
 
 
-def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):
+def test_silent_rank_is_shown_where_it_was_last_seen(run, impatient):
     asked = run(2, r0=("a", "s"))
     seen = Sample(at=time.time() - 30, since=0.0, place="Cell In[3], line 7")
     asked.record.sample(1).write_bytes(sample.encode(seen))
@@ -132,12 +132,12 @@ def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, im
     assert "last seen here 30 s ago" in silent.note
 
 
-def test_a_rank_that_has_not_begun_is_said_to_be_joining(tmp_path, impatient):
+def test_rank_that_has_not_started_is_joining(tmp_path, impatient):
     (group,) = Inquiry(NotBegun(tmp_path, 2)).wait()
     assert group == StackGroup((0, 1), "", "", "not started yet: joining the runtime")
 
 
-def test_a_live_rank_that_has_not_taken_the_cell_is_not_said_to_be_joining(tmp_path, impatient):
+def test_live_rank_that_has_not_received_the_cell_is_not_joining(tmp_path, impatient):
     waits = NotBegun(tmp_path, 2)
     live = tuple(
         events.RankStarted(rank=rank, local_rank=rank, pid=11 + rank, device="xla:0")
@@ -153,21 +153,21 @@ class NotBegun(run_double.Run):
         pass
 
 
-# ---------------------------------------------------------------- in lines
+# ---------------------------------------------------------------- text
 
 
-def test_groups_are_told_a_paragraph_each():
+def test_text_has_a_paragraph_per_group():
     groups = [StackGroup((1,), "a", "  one"), StackGroup((0, 2, 3), "b", "", "no answer")]
     assert stacks.text(groups) == "rank 1 at a\n  one\n\nranks 0, 2, 3 at b: no answer"
 
 
-def test_a_run_without_ranks_is_said_to_have_none():
+def test_text_without_groups_states_that_no_ranks_run():
     assert stacks.text([]) == "No ranks are running."
 
 
-# ---------------------------------------------------------------- with ranks
+# ---------------------------------------------------------------- real ranks
 
-# The imports are in the function, or later cells that name a module would do them all.
+# Imports are in the function; otherwise later cells naming a module would run all of them.
 CELL = """
 %%xla_spawn -n 2 -o deadlocked --bg --view none
 def deadlock(rank):
@@ -191,7 +191,7 @@ answers = [(group.ranks, group.place, group.stack) for group in Inquiry(deadlock
 """
 
 
-def test_of_a_deadlock_each_ranks_line_is_named(notebook):
+def test_stacks_name_each_ranks_line_in_a_deadlock(notebook):
     number = notebook.ok(CELL.strip()).number
     try:
         notebook.ok(ASK)

@@ -1,4 +1,4 @@
-"""Ranks that do not stop: when they are asked where they are, and what is told of it."""
+"""Ranks that do not stop: when they are asked for stacks, and how that is reported."""
 
 import pytest
 
@@ -10,11 +10,11 @@ from xla_nb.record.sample import Sample
 from xla_nb.run import stopping
 from xla_nb.run.stopping import Staying, may_take
 
-NOW = 1000.0  # since the epoch; the run was stopped then, and at 0 of the monotonic clock
+NOW = 1000.0  # when the run was stopped, since the epoch; 0 on the monotonic clock
 
 
 class Run(run_double.Run):
-    """Counts the questions; its clock begins with the stop."""
+    """A run that counts requests for stacks; its clock starts with the stop."""
 
     asked = 0
 
@@ -57,7 +57,7 @@ def where(run, *numbers, now=NOW + 1):
 # ---------------------------------------------------------------- asking
 
 
-def test_they_are_asked_soon_after_the_interrupt_and_again_before_the_next_signal(run, stay):
+def test_ranks_are_asked_soon_after_the_interrupt_and_before_the_next_signal(run, stay):
     asked = []
     for tick in range(100):
         stay.ask_if_due(tick / 10, due=10)
@@ -65,13 +65,13 @@ def test_they_are_asked_soon_after_the_interrupt_and_again_before_the_next_signa
     assert (asked[0], asked[10], asked[80], asked[99]) == (0, 1, 1, 2)
 
 
-def test_those_that_get_no_further_signal_are_not_asked_again(run, stay):
+def test_ranks_that_get_no_further_signal_are_asked_once(run, stay):
     for second in range(1, 99):
         stay.ask_if_due(second, due=None)
     assert run.asked == 1
 
 
-def test_who_has_told_of_no_interrupt_gets_another_unless_the_program_heeds_it_itself(run, stay):
+def test_ranks_without_a_reported_interrupt_get_another_unless_they_handle_sigint(run, stay):
     for event in ranks(3):
         run.take(event)
     for rank, heeds in [(0, True), (1, True), (2, False)]:
@@ -80,22 +80,24 @@ def test_who_has_told_of_no_interrupt_gets_another_unless_the_program_heeds_it_i
     run.was_interrupted(1, 7, NOW)
     found = [stay.unheard(tick / 10, [0, 1, 2]) for tick in range(20)]
     assert [one for one in found if one] == [[0]]
-    assert found.index([0]) > 5  # so that they were sampled since
+    assert found.index([0]) > 5  # late enough for a new sample
 
 
 # ---------------------------------------------------------------- noting
 
 
 @pytest.mark.parametrize("after", [0.01, 0.5])
-def test_a_sample_newer_than_the_interrupt_tells_where_a_rank_is(run, stay, after):
+def test_sample_newer_than_the_interrupt_shows_where_a_rank_is(run, stay, after):
     run.was_interrupted(0, 4, NOW)
     run.sees(0, 6, NOW + after)
     stay.note([0])
     assert where(run, 0) == "at Cell In[3], line 6"
 
 
-@pytest.mark.parametrize("at", [NOW - 0.2, NOW + 0.01, None])  # before it, while it strikes
-def test_an_interrupt_is_not_told_as_where_a_rank_is(run, stay, at):
+@pytest.mark.parametrize(
+    "at", [NOW - 0.2, NOW + 0.01, None]
+)  # before the interrupt, during it, never
+def test_place_of_an_interrupt_is_marked_as_interrupted(run, stay, at):
     run.was_interrupted(0, 4, NOW)
     if at is not None:
         run.sees(0, 4, at)
@@ -103,7 +105,7 @@ def test_an_interrupt_is_not_told_as_where_a_rank_is(run, stay, at):
     assert where(run, 0) == "interrupted at Cell In[3], line 4"
 
 
-def test_an_answer_newer_than_the_sample_tells_where_a_rank_is(run, stay):
+def test_answer_newer_than_the_sample_shows_where_a_rank_is(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.sees(0, 6, NOW + 0.3)
     run.answers(0, 7, NOW + 0.5)
@@ -111,27 +113,27 @@ def test_an_answer_newer_than_the_sample_tells_where_a_rank_is(run, stay):
     assert where(run, 0) == "at Cell In[3], line 7"
 
 
-def test_what_was_seen_long_ago_is_told_with_its_time(run, stay):
+def test_old_sample_is_shown_with_its_age(run, stay):
     run.sees(0, 6, NOW)
     stay.note([0])
     assert where(run, 0, now=NOW + 30) == "last seen at Cell In[3], line 6, 30 s ago"
 
 
-def test_ranks_at_several_places_are_told_apart(run, stay):
+def test_ranks_at_different_places_are_listed_separately(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.answers(1, 7, NOW)
     told = "rank 0 interrupted at Cell In[3], line 4 and rank 1 at Cell In[3], line 7"
     assert where(run, 0, 1) == told
 
 
-def test_of_ranks_of_which_nothing_is_known_nothing_is_told(run):
+def test_ranks_at_unknown_places_give_no_text(run):
     assert where(run, 0, 1) == ""
 
 
 # ---------------------------------------------------------------- with stacks
 
 
-def test_who_did_not_answer_since_the_interrupt_is_told_so(run, stay):
+def test_rank_that_did_not_answer_since_the_interrupt_is_not_responding(run, stay):
     run.was_interrupted(0, 4, NOW)
     stay.ask_if_due(0.5, due=5)
     assert stay.with_stacks([0], now=5) == (
@@ -140,7 +142,7 @@ def test_who_did_not_answer_since_the_interrupt_is_told_so(run, stay):
     )
 
 
-def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
+def test_rank_without_time_to_answer_is_not_called_unresponsive(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.sees(1, 6, NOW + 0.1)
     assert stay.with_stacks([0, 1], now=0.1) == (
@@ -148,7 +150,7 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
     )
 
 
-# ---------------------------------------------------------------- what another stop costs
+# ---------------------------------------------------------------- cost of another stop
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
         ),
     ],
 )
-def test_what_a_second_stop_costs_is_told(lives, says):
+def test_notice_states_what_a_second_stop_costs(lives, says):
     told = may_take([0, 2], 5.0, lives)
     assert told.text == f"Interrupted; ranks 0, 2 may take up to 5 s to clean up (grace). {says}"
     assert told.passing
