@@ -1,4 +1,4 @@
-"""An engine that only takes notes, and runs whose events come from a test's own socket."""
+"""An engine that only records calls, and runs whose events come from a test's own socket."""
 
 import os
 import signal
@@ -15,11 +15,11 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import fit_to_machine
 
-PATIENCE = 60  # seconds for what must come
+PATIENCE = 60  # seconds to wait for expected events
 
 
 class Engine:
-    """Keeps what was asked of it; `start` gives `sock`, or raises `refuses`."""
+    """An engine that records requests; `start` returns `sock`, or raises `refuses`."""
 
     here = False
 
@@ -64,7 +64,7 @@ class Engine:
 
 
 class Heard(Run):
-    """A run that counts the events it has taken in from its job."""
+    """A run that counts the events received from its job."""
 
     heard = 0
 
@@ -76,7 +76,7 @@ class Heard(Run):
 
 
 class Started:
-    """A run of which the test is the job: `says` sends its events, `hangs_up` ends the socket."""
+    """A run whose job is the test: `says` sends events, `hangs_up` closes the socket."""
 
     def __init__(self, engine, **options):
         ours, self.theirs = channel.pair()
@@ -84,7 +84,7 @@ class Started:
         self.run.follow()
 
     def says(self, *happened):
-        """Returns when the run has taken the events in."""
+        """Return when the run has received the events."""
         due = self.run.heard + len(happened)
         for event in happened:
             channel.Sender(self.theirs).send(event)
@@ -106,7 +106,7 @@ class Started:
         self.theirs.close()
 
 
-#: What the notebook has sent with each of these runs.
+#: What the notebook sent with each of these runs.
 DEFINITIONS = {}
 
 
@@ -129,7 +129,7 @@ def engine():
 
 @pytest.fixture
 def start(engine):
-    """Start runs; each is ended with the test."""
+    """Start runs that end with the test."""
     made = []
 
     def start(*happened, **options):
@@ -155,7 +155,7 @@ def ranks(count):
 
 
 def on_hosts(*names):
-    """Each has one rank; the processes' numbers are the same everywhere."""
+    """Hosts with one rank each; process IDs are the same everywhere."""
     jobs = [
         events.JobStarted(pid=1, host=name, ranks=1, simulated=True, first=number)
         for number, name in enumerate(names)

@@ -1,4 +1,4 @@
-"""Results of the notebook's classes."""
+"""Results whose classes the notebook defines."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ NET = """
 
 
 def made(source):
-    """What a cell defines."""
+    """The namespace that a cell defines."""
     names = {"__name__": "__main__"}
     exec(textwrap.dedent(source), names)
     return names
@@ -30,7 +30,7 @@ def made(source):
 
 @pytest.fixture
 def result(monkeypatch):
-    """A parcel with what a rank returns, of what its cell defines."""
+    """A parcel with what a rank returns, evaluated in the namespace of its cell."""
 
     def result(source, returns):
         main = types.ModuleType("__main__")
@@ -48,19 +48,19 @@ def result(monkeypatch):
 
 
 def read(parcel, now):
-    """It, in a notebook that has this."""
+    """Read the parcel in a notebook with the namespace `now`."""
     main = vars(sys.modules["__main__"])
     main.clear()
     main.update(now)
     return RecordedRun("r1", "Cell In[3]", Record("/nowhere"))._opened(0, parcel)
 
 
-def test_a_result_is_of_the_class_that_is_found(result):
+def test_result_uses_the_notebooks_current_class(result):
     now = made(NET)
     assert type(read(result(NET, "Net()"), now)) is now["Net"]
 
 
-def test_a_result_whose_class_is_gone_says_what_to_do(result):
+def test_result_of_a_missing_class_suggests_a_fix(result):
     with pytest.raises(XlaNbError, match="needs Net, which the notebook does not define"):
         read(result(NET, "Net()"), {})
 
@@ -71,7 +71,7 @@ SHUT = """
 """
 
 
-def test_a_result_that_cannot_be_opened_says_what_was_raised(result):
+def test_result_that_cannot_be_unpickled_reports_the_exception(result):
     with pytest.raises(XlaNbError, match="Cannot read rank 0's result: ValueError: invalid"):
         read(result(SHUT, "Shut()"), made(SHUT))
 
@@ -87,7 +87,7 @@ MEMBERS = """
 """
 
 
-def test_a_member_of_an_enum_is_the_notebooks(result):
+def test_enum_member_in_a_result_is_the_notebooks(result):
     launch = made(MEMBERS)
     assert read(result(MEMBERS, "Obj.m"), launch) is launch["Obj"].m
 
@@ -99,12 +99,12 @@ ABSENT = """
 """
 
 
-def test_an_object_that_is_pickled_by_its_name_is_the_notebooks(result):
+def test_object_pickled_by_name_is_the_notebooks(result):
     launch = made(ABSENT)
     assert read(result(ABSENT, "ABSENT"), launch) is launch["ABSENT"]
 
 
-def test_what_cannot_be_read_is_told_with_what_to_return(result):
+def test_unreadable_result_suggests_what_to_return(result):
     with pytest.raises(XlaNbError) as caught:
         read(result(MEMBERS, "[Obj.m, made]"), made(MEMBERS))
     assert str(caught.value) == (

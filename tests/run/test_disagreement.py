@@ -1,4 +1,4 @@
-"""How ranks disagree, in words."""
+"""How ranks disagree, in text."""
 
 import math
 
@@ -30,25 +30,25 @@ def linear(weight, rate=0.1):
         ([[torch.ones(1), (x for x in "")]] * 2, "not compared in full"),
     ],
 )
-def test_the_verdict_is_short(values, told):
+def test_verdict_is_short(values, told):
     assert comparing.verdict(only(*values)) == told
 
 
-def test_a_name_of_some_ranks():
+def test_verdict_names_ranks_that_have_the_name():
     (one,) = compared({"x": 1}, {"x": 1}, {})
     assert comparing.verdict(one) == "only on ranks 0, 1"
 
 
-def test_a_sentence_names_rank_parameter_and_figures():
+def test_sentence_names_rank_parameter_and_values():
     one = only(linear(1.0), linear(1.0), linear(1.5))
     assert comparing.sentence(one) == "rank 2 (weight: norm 2 (ranks 0, 1), 3 (rank 2))"
 
 
-def test_a_sentence_without_a_majority_names_all():
+def test_sentence_without_a_majority_lists_all_values():
     assert comparing.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
 
 
-def test_many_parameters_are_counted():
+def test_sentence_counts_many_parameters():
     one = only(*(nn.Sequential(*(linear(weight) for _ in range(9))) for weight in (1.0, 1.0, 2.0)))
     assert comparing.sentence(one).endswith(", 4 (rank 2); 6 more differ)")
 
@@ -69,7 +69,7 @@ def test_many_parameters_are_counted():
         ([{"a"}, {"a"}, {"b"}], "different contents"),
     ],
 )
-def test_details_say_what_differs(values, told):
+def test_details_state_what_differs(values, told):
     assert comparing.details(only(*values)) == [told]
 
 
@@ -79,7 +79,7 @@ def test_details_name_the_leaf_and_its_ranks():
     ]
 
 
-def test_a_leaf_that_ranks_lack_is_said():
+def test_details_name_ranks_where_a_leaf_is_missing():
     assert comparing.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
         "['b']: rank 0 differs; missing on rank 0"
     )
@@ -89,7 +89,7 @@ def test_equal_ranks_have_no_details():
     assert comparing.details(only(linear(1.0), linear(1.0))) == []
 
 
-def test_why_a_leaf_is_not_compared_is_said():
+def test_details_state_why_a_leaf_is_not_compared():
     assert comparing.details(only([(x for x in "")], [(x for x in "")])) == [
         "[0]: values of type generator cannot be compared"
     ]

@@ -1,4 +1,4 @@
-"""In which cell ranks drifted apart."""
+"""The cell in which ranks drifted apart."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ WHO = "rank 2 (norm 1.41421 (ranks 0, 1), 0 (rank 2))"
 
 
 class Said(Watch):
-    """Its sentences alone."""
+    """A watch that returns only sentences."""
 
     def after(self, cell, compared):
         return [one.sentence for one in super().after(cell, compared)]
@@ -26,7 +26,7 @@ def watch():
     return Said(["x"])
 
 
-def test_the_cell_in_which_ranks_drifted_apart_is_told_once(watch):
+def test_cell_in_which_ranks_drifted_apart_is_reported_once(watch):
     assert watch.after("Cell In[6]", EQUAL) == []
     assert watch.after("Cell In[7]", APART) == [
         f"`x` has differed between ranks since Cell In[7]: {WHO}"
@@ -34,14 +34,14 @@ def test_the_cell_in_which_ranks_drifted_apart_is_told_once(watch):
     assert watch.after("Cell In[8]", APART) == []
 
 
-def test_it_is_told_again_after_they_have_agreed(watch):
+def test_drift_is_reported_again_after_ranks_have_agreed(watch):
     for cell, state in ("In[1]", EQUAL), ("In[2]", APART), ("In[3]", EQUAL):
         watch.after(cell, state)
     (line,) = watch.after("In[4]", APART)
     assert "since In[4]" in line
 
 
-def test_another_rank_that_drifts_later_is_told():
+def test_rank_that_drifts_later_is_reported():
     watch, ones = Watch(["x"]), {"x": torch.ones(2)}
     states = [[ones] * 5, [ones] * 4 + [{"x": torch.zeros(2)}]]
     states.append([ones] * 3 + [{"x": torch.zeros(2)}] * 2)
@@ -51,7 +51,7 @@ def test_another_rank_that_drifts_later_is_told():
     assert watch.after("In[3]", compared(*states[1])) == []
 
 
-def test_cells_after_which_the_value_was_pending_may_have_been_it(watch):
+def test_cell_is_not_blamed_if_the_value_was_pending_before(watch):
     watch.after("Cell In[4]", EQUAL)
     assert watch.after("Cell In[5]", PENDING) == []
     assert watch.after("Cell In[6]", APART) == [
@@ -59,25 +59,25 @@ def test_cells_after_which_the_value_was_pending_may_have_been_it(watch):
     ]
 
 
-def test_ranks_that_differed_from_the_start_are_not_blamed_on_a_cell(watch):
+def test_cell_is_not_blamed_if_ranks_differed_from_the_start(watch):
     assert watch.after("Cell In[3]", APART) == [
         f"`x` differs between ranks after Cell In[3]: {WHO}"
     ]
 
 
-def test_what_differs_as_the_watch_begins_is_not_said_to_come_after_anything(watch):
+def test_difference_at_the_start_of_the_watch_is_reported_without_a_cell(watch):
     assert watch.after("", APART) == [f"`x` already differs between ranks: {WHO}"]
     assert watch.after("Cell In[3]", APART) == []
 
 
-def test_what_was_equal_as_the_watch_began_differs_since_the_first_cell(watch):
+def test_difference_since_the_start_of_the_watch_is_blamed_on_the_first_cell(watch):
     assert watch.after("", EQUAL) == []
     assert watch.after("Cell In[3]", APART) == [
         f"`x` has differed between ranks since Cell In[3]: {WHO}"
     ]
 
 
-def test_a_name_that_a_rank_lacks_is_told(watch):
+def test_name_missing_on_a_rank_is_reported(watch):
     watch.after("Cell In[1]", EQUAL)
     gone = compared({"x": torch.ones(2)}, {}, {"x": torch.ones(2)})
     assert watch.after("Cell In[2]", gone) == [
@@ -85,14 +85,14 @@ def test_a_name_that_a_rank_lacks_is_told(watch):
     ]
 
 
-def test_names_that_are_not_watched_are_not_told():
+def test_unwatched_names_are_not_reported():
     assert Watch(["y"]).after("Cell In[1]", APART) == []
 
 
 OWN = compared({"x": 1}, {"x": 2}, {"x": 3})
 
 
-def test_what_was_equal_and_what_most_still_agree_on_is_new():
+def test_drift_is_wrong_if_values_were_equal_or_most_ranks_agree():
     watch = Watch(["x"])
     watch.after("Cell In[1]", EQUAL)
     (drift,) = watch.after("Cell In[2]", OWN)
@@ -101,7 +101,7 @@ def test_what_was_equal_and_what_most_still_agree_on_is_new():
     assert (drift.wrong, drift.ranks) == (True, (2,))
 
 
-def test_what_always_differed_by_rank_is_not_new_until_one_differs_from_most():
+def test_values_that_always_differed_are_wrong_only_once_a_majority_forms():
     watch = Watch(["x"])
     (own,) = watch.after("Cell In[1]", OWN)
     assert not own.wrong
@@ -110,7 +110,7 @@ def test_what_always_differed_by_rank_is_not_new_until_one_differs_from_most():
     assert drift.wrong
 
 
-def test_each_part_that_drifts_later_is_told_with_its_cell(watch):
+def test_each_leaf_that_drifts_later_is_reported_with_its_cell(watch):
     def parts(*each):
         return compared(*({"x": {"a": a, "b": b}} for a, b in each))
 

@@ -1,4 +1,4 @@
-"""What live ranks have been given to run, folded from events, and told in a sentence."""
+"""Programs given to live ranks: applied from events, and described in a sentence."""
 
 from xla_nb.messages import events
 from xla_nb.run import sentences
@@ -26,7 +26,7 @@ def ended(number, outcome="finished", at=12.0):
     return events.ProgramEnded(number=number, outcome=outcome, headline="how", at=at)
 
 
-def test_a_rank_runs_a_program_from_its_begin_to_its_end():
+def test_rank_runs_a_program_from_its_beginning_to_its_end():
     state = group(began(1, 0, 2))
     assert state.programs.now(2).label == "Cell In[1]"
     assert state.programs.now(1) is None
@@ -35,7 +35,7 @@ def test_a_rank_runs_a_program_from_its_begin_to_its_end():
     assert (state.programs.rested(2), state.programs.rested(1)) == (12.0, None)
 
 
-def test_programs_are_counted_the_newest_first():
+def test_programs_are_counted_and_listed_newest_first():
     state = group(began(1))
     for number in range(2, 6):
         state.apply(began(number, 0))
@@ -50,7 +50,7 @@ def test_live_ranks_without_a_cell_are_idle():
     assert sentences.headline(group(began(1), ended(1))) == "4 live ranks, idle"
 
 
-def test_what_live_ranks_run_is_told_with_its_ranks():
+def test_headline_names_running_cells_and_their_ranks():
     assert sentences.headline(group(began(7))) == "Cell In[7] is running on ranks 0–3"
     doing = {0: "running", 1: "idle", 2: "waiting", 3: "idle"}  # two have ended it
     assert sentences.headline(group(began(7)), doing) == "Cell In[7] is running on ranks 0, 2"
@@ -60,7 +60,7 @@ def test_what_live_ranks_run_is_told_with_its_ranks():
     )
 
 
-def test_live_ranks_that_have_ended_say_what_ended_them():
+def test_headline_of_ended_live_ranks_states_the_reason():
     why = events.GroupEnding(why="after 30 min without a cell (--idle)")
     over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
     assert sentences.headline(group(why)) == "4 live ranks ending"
@@ -68,27 +68,27 @@ def test_live_ranks_that_have_ended_say_what_ended_them():
     assert sentences.headline(group(why, *over)) == told
 
 
-def test_the_first_reason_to_end_is_told():
+def test_headline_states_the_first_reason_to_end():
     both = [events.GroupEnding(why="by %xla_shutdown"), events.GroupEnding(why="by an accident")]
     over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
     assert sentences.headline(group(*both, *over)) == "4 live ranks ended by %xla_shutdown"
 
 
-def test_live_ranks_that_had_to_be_stopped_to_end_say_what_ended_them():
+def test_headline_of_live_ranks_stopped_to_end_states_the_reason():
     why = events.GroupEnding(why="by %xla_shutdown")
     stop = events.StopRequested(why="Stopped because the live ranks were ended")
     over = [events.RankStopped(rank=rank) for rank in range(4)]
     assert sentences.headline(group(why, stop, *over)) == "4 live ranks ended by %xla_shutdown"
 
 
-def test_a_rank_that_died_is_told_before_anything_else():
+def test_headline_names_a_dead_rank_first():
     died = events.ProcessDied(pid=102, status=3)
     assert sentences.headline(group(died)).startswith("Rank 2 exited with status 3")
     ending = events.GroupEnding(why="by %xla_shutdown")
     assert sentences.headline(group(died, ending)).startswith("Rank 2 exited with status 3")
 
 
-def test_live_ranks_that_ended_as_their_job_had_been_killed_are_lost_with_it():
+def test_live_ranks_that_ended_because_their_job_was_killed_are_lost():
     over = [events.RankFinished(rank=rank, preview="", nbytes=0) for rank in range(4)]
     state = group(*over, events.JobEnded(status=-9))
     told = "Ranks 0–3 were lost: their job was killed by SIGKILL"

@@ -1,4 +1,4 @@
-"""The rungs by which ranks are ended that do not end by themselves."""
+"""Escalating signals for ranks that do not end by themselves."""
 
 import signal
 
@@ -20,7 +20,7 @@ def ladder(engine):
     return Ladder("r1", engine, grace=4)
 
 
-def test_nothing_is_due_before_the_first_rung(ladder):
+def test_nothing_is_due_before_the_first_signal(ladder):
     assert ladder.due is None
     assert not ladder.is_killing
 
@@ -37,7 +37,7 @@ def test_ranks_are_interrupted_then_terminated_then_killed(ladder, engine, feed)
     assert ladder.is_killing
 
 
-def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, feed):
+def test_ranks_about_to_start_are_interrupted_not_killed(ladder, engine, feed):
     assert ladder.next_signal(some_run=True) == signal.SIGINT
     ladder.climb(10, feed, {})
     ladder.meet("", 100)
@@ -46,7 +46,7 @@ def test_ranks_that_are_about_to_begin_are_met_and_not_killed(ladder, engine, fe
 
 
 @pytest.mark.parametrize("rungs", [0, 1])
-def test_without_ranks_that_run_everything_is_killed(ladder, engine, feed, rungs):
+def test_run_without_running_ranks_is_killed(ladder, engine, feed, rungs):
     for _ in range(rungs):
         ladder.climb(0, feed, HERE)
     ladder.climb(1, feed, None)
@@ -54,7 +54,7 @@ def test_without_ranks_that_run_everything_is_killed(ladder, engine, feed, rungs
     assert ladder.is_killing
 
 
-def test_each_rung_has_its_signal(ladder, feed):
+def test_signals_escalate_from_sigint_to_sigkill(ladder, feed):
     names = []
     for _ in range(4):
         names.append(ladder.next_signal(some_run=True).name)
@@ -62,9 +62,7 @@ def test_each_rung_has_its_signal(ladder, feed):
     assert names == ["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL"]
 
 
-def test_who_looks_after_the_run_goes_on_and_is_asked_again_before_it_is_killed(
-    ladder, engine, feed
-):
+def test_kill_is_repeated_before_the_feed_is_closed(ladder, engine, feed):
     for second in range(3):
         ladder.climb(second, feed, None)
         assert ladder.due == second + KILL_PATIENCE
@@ -74,7 +72,7 @@ def test_who_looks_after_the_run_goes_on_and_is_asked_again_before_it_is_killed(
     assert feed.ended
 
 
-def test_a_rank_that_begins_meanwhile_is_told_what_the_others_were(ladder, engine, feed):
+def test_rank_that_starts_during_a_stop_gets_the_same_signal(ladder, engine, feed):
     ladder.meet("", 102)
     ladder.climb(0, feed, HERE)
     for pid in (101, 102, 102):
@@ -85,21 +83,21 @@ def test_a_rank_that_begins_meanwhile_is_told_what_the_others_were(ladder, engin
     assert engine.terminated == [[100, 101], [102]]
 
 
-def test_one_that_was_told_before_it_had_begun_is_told_again(ladder, engine, feed):
+def test_rank_signaled_before_it_started_is_signaled_again(ladder, engine, feed):
     ladder.climb(0, feed, HERE, waiting={101})
     ladder.meet("", 100)
     ladder.meet("", 101)
     assert engine.interrupted == [[100, 101], [101]]
 
 
-def test_a_live_rank_that_took_no_notice_of_it_is_told_again(ladder, engine, feed):
+def test_live_rank_that_missed_the_signal_is_signaled_again(ladder, engine, feed):
     ladder.climb(0, feed, HERE)
     ladder.meet("", 101)
     ladder.meet("", 101, again=True)
     assert engine.interrupted == [[100, 101], [101]]
 
 
-def test_only_an_interrupt_is_repeated(ladder, engine, feed):
+def test_only_interrupts_are_repeated(ladder, engine, feed):
     ladder.repeat(HERE)
     ladder.climb(0, feed, HERE)
     ladder.repeat({"": [101]})

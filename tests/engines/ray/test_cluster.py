@@ -11,7 +11,7 @@ import pytest
 from tests.support import staying
 from tests.support.ray_nodes import eventually, of_ours
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]  # test_two_hosts.py has the shortest
+pytestmark = [pytest.mark.ray, pytest.mark.slow]  # for the shortest ones see test_two_hosts.py
 
 SPAWN = "%%xla_spawn --on ray --hosts 3 -n 2 --view text"
 
@@ -23,7 +23,7 @@ def spawn(body, line=""):
 # ---------------------------------------------------------------- ranks
 
 
-def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
+def test_data_parallel_training_across_hosts_equals_training_in_one_process(on_ray):
     on_ray.ok(
         spawn(
             "import torch, torch_xla, torch_xla.core.xla_model as xm\n"
@@ -51,8 +51,8 @@ def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
     assert on_ray.value("min(trained_[r][1] for r in range(6)) > 1e-2") == "True"
 
 
-@pytest.mark.leaves("processes")  # the worker's, which live as long as it
-def test_a_task_that_launches_does_so_on_its_worker(on_ray):
+@pytest.mark.leaves("processes")  # those of the worker, which live as long as it does
+def test_launch_inside_a_task_runs_on_its_worker(on_ray):
     on_ray.ok(
         "import ray\nscale = 3\n"
         "@ray.remote(num_cpus=0)\n"
@@ -88,7 +88,7 @@ def test_notebook_definitions_reach_hosts_without_a_module(on_ray):
     assert on_ray.value("type(sent[4][2]) is Scale") == "True"
 
 
-def test_a_big_value_is_one_copy_on_each_host(on_ray):
+def test_big_value_is_copied_once_per_host(on_ray):
     on_ray.ok("import numpy\nbig = numpy.arange(4_000_000)")
     on_ray.ok(
         spawn(
@@ -104,7 +104,7 @@ def test_a_big_value_is_one_copy_on_each_host(on_ray):
     assert on_ray.value("all(shared[r][2] for r in range(6))") == "True"
 
 
-def test_big_results_come_back_whole(on_ray):
+def test_big_results_arrive_complete(on_ray):
     on_ray.ok(
         spawn(
             "import numpy\ndef f(rank): return numpy.arange(2_000_000) + rank",
@@ -128,7 +128,7 @@ def test_reported_values_are_in_the_runs_history(on_ray):
     assert on_ray.value("reported.sample(4).at > 0") == "True"
 
 
-def test_what_ranks_of_all_hosts_display_is_shown_here(on_ray):
+def test_displays_of_ranks_on_all_hosts_are_shown(on_ray):
     shown = on_ray.ok(spawn("def f(rank): display(f'from {rank}')", "-o showing"))
     displayed = "{r: [d.data['text/plain'] for d in showing.displays[r]] for r in range(6)}"
     assert on_ray.value(f"{displayed} == {{r: [repr(f'from {{r}}')] for r in range(6)}}") == "True"
@@ -136,12 +136,12 @@ def test_what_ranks_of_all_hosts_display_is_shown_here(on_ray):
     assert "\n".join(f"[{rank}] 'from {rank}'" for rank in range(6)) in texts
 
 
-def test_a_rank_on_a_cluster_cannot_ask(on_ray):
+def test_input_on_a_cluster_raises_eof_error(on_ray):
     shown = on_ray.run(spawn("def f(rank): return input('name? ')"))
     assert "EOFError: Ranks on a cluster (--on ray) do not support input()." in shown.error
 
 
-def test_the_next_launch_reuses_warm_hosts(on_ray):
+def test_next_launch_reuses_warm_hosts(on_ray):
     before = of_ours("xla_nb-server").items()
     on_ray.ok(spawn("def f(rank): return rank"))
     assert before
@@ -165,8 +165,8 @@ def test_slices_reach_the_ranks(on_ray):
     )
 
 
-def test_ranks_have_the_variables_set_in_the_notebook_but_not_rays(on_ray):
-    # Not by importing os: a later cell that uses the name would take this one's imports along.
+def test_ranks_have_variables_set_in_the_notebook_but_not_rays(on_ray):
+    # Not by importing os: later cells that use the name would include this cell's imports.
     on_ray.ok("__import__('os').environ['XLA_NB_TEST_SET'] = 'here'")
     on_ray.ok(
         spawn(
@@ -182,7 +182,7 @@ def test_ranks_have_the_variables_set_in_the_notebook_but_not_rays(on_ray):
 # ---------------------------------------------------------------- output
 
 
-def test_a_long_log_is_here_whole(on_ray):
+def test_long_log_arrives_complete(on_ray):
     on_ray.ok(
         spawn(
             "import sys\n"
@@ -198,7 +198,7 @@ def test_a_long_log_is_here_whole(on_ray):
     assert on_ray.value("long.output(2) == ''.join(f'{n:09}\\n' for n in range(100_000))") == "True"
 
 
-def test_what_a_cells_definitions_print_names_the_host(on_ray):
+def test_output_of_a_cells_definitions_names_the_host(on_ray):
     on_ray.ok(spawn("class Loads:\n    print('loading')\nrank", "-o loaded"))
     lines = on_ray.value("sorted(open(loaded.record.log(None)).read().splitlines())")
     assert lines.count("] loading") == 3
@@ -207,7 +207,7 @@ def test_what_a_cells_definitions_print_names_the_host(on_ray):
 # ---------------------------------------------------------------- errors
 
 
-def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
+def test_killed_rank_is_reported_with_its_signal(on_ray):
     shown = on_ray.run(
         spawn(
             "import os, signal, time\n"
@@ -220,13 +220,13 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
     assert "Rank 5 was killed by SIGKILL" in shown.error
 
 
-def test_a_failed_import_is_reported_with_its_line(on_ray):
+def test_failed_import_is_reported_with_its_line(on_ray):
     shown = on_ray.run(spawn("import no_such_module\nrank"))
     assert "No module named 'no_such_module'" in shown.error
     assert f"Cell In[{shown.number}], line 2" in shown.error
 
 
-def test_too_many_hosts_are_refused_at_once(on_ray):
+def test_too_many_hosts_are_rejected_at_once(on_ray):
     shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1\ndef f(rank): pass")
     assert shown.ename == "LaunchError"
     assert "Need 4 hosts with a free CPU, but only 3 are available" in shown.error
@@ -241,12 +241,12 @@ def test_waiting_for_hosts_is_shown(on_ray):
     assert shown.ename == "LaunchError"
 
 
-def test_spmd_on_simulated_hosts_is_refused(on_ray):
+def test_spmd_on_simulated_hosts_is_rejected(on_ray):
     shown = on_ray.run(spawn("def f(rank): pass", "--runtime spmd"))
     assert "--runtime spmd spans hosts on TPU pods only" in shown.error
 
 
-def test_ranks_are_told_which_host_of_a_simulated_slice_they_are_on(on_ray):
+def test_ranks_know_their_host_in_a_simulated_slice(on_ray):
     on_ray.ok(
         spawn(
             "import torch_xla.runtime as xr\n"
@@ -265,14 +265,14 @@ def test_ranks_are_told_which_host_of_a_simulated_slice_they_are_on(on_ray):
 # ---------------------------------------------------------------- stopping
 
 
-def test_ranks_of_all_hosts_that_an_interrupt_does_not_end_are_told_where_they_stay(on_ray):
+def test_ranks_that_survive_an_interrupt_are_reported_with_their_line(on_ray):
     line, body = "%%xla_spawn --on ray --hosts 3 -n 2 --grace 600", staying.STAYS["in finally"]
     cell = staying.interrupted_twice(on_ray, line, body, ranks=6)
     place = f"{cell}, line {staying.line_of(body, 'stays')}"
     assert f"Stopped again: sent SIGTERM to ranks 0–5 (at {place})." in staying.told(on_ray)
 
 
-def test_stacks_come_from_all_hosts(on_ray):
+def test_stacks_of_all_hosts_are_shown(on_ray):
     on_ray.ok(
         spawn("import time\ndef f(rank):\n    print('begun'); time.sleep(100)", "--bg -o asleep")
     )
@@ -340,30 +340,30 @@ def live(on_ray):
     on_ray.ok("%xla_start -n 2 --on ray --hosts 3", timeout=300)
     yield on_ray
     on_ray.ok("state_ = __import__('xla_nb.live').live.of().run.state\n%xla_shutdown")
-    # They have ended by themselves, but for one that a test has crashed, and were not stopped.
+    # All ended by themselves, except one that a test crashed; none was stopped.
     living = "{r.phase for r in state_.ranks.values() if r.death is None}"
     assert on_ray.value(f"state_.stopping, {living}") == "('', {'finished'})"
 
 
 class TestLiveRanks:
-    """Two live ranks on each of the three hosts."""
+    """Two live ranks on each of three hosts."""
 
-    def test_ranks_of_all_hosts_keep_what_a_cell_binds(self, live):
+    def test_variables_of_a_cell_stay_on_ranks_of_all_hosts(self, live):
         live.ok("%%xla\nkept = rank * 10")
         assert results(live, "kept + world_size") == {r: r * 10 + 6 for r in range(6)}
 
-    def test_what_the_notebook_changed_is_new_on_all_hosts(self, live):
+    def test_changed_notebook_variable_is_sent_again_to_all_hosts(self, live):
         live.ok("import numpy as np\nseen = np.zeros(3)")
         live.ok("%%xla\nseen += rank")
         assert results(live, "float(seen.sum())") == {r: r * 3.0 for r in range(6)}
         live.ok("seen[0] = 5")
         assert results(live, "float(seen.sum())") == dict.fromkeys(range(6), 5.0)
 
-    def test_a_cell_may_run_on_ranks_of_one_host_or_of_several(self, live):
+    def test_cell_runs_on_ranks_of_one_or_several_hosts(self, live):
         assert results(live, "rank", "2-3") == {2: 2, 3: 3}
         assert results(live, "rank", "1,2") == {1: 1, 2: 2}
 
-    def test_after_a_rank_of_another_host_has_raised_sums_are_right(self, live):
+    def test_sums_are_correct_after_a_rank_of_another_host_raised(self, live):
         live.ok("%%xla\nimport torch, torch_xla.core.xla_model as xm")
         total = "xm.all_reduce('sum', torch.full(({},), rank + 1.0).to(device)).cpu().sum().item()"
         for size in (3, 100_000):
@@ -373,7 +373,7 @@ class TestLiveRanks:
                 assert f"Rank {raising} failed" in shown.error
                 assert results(live, total.format(2)) == dict.fromkeys(range(6), 42.0)
 
-    def test_a_stopped_cell_leaves_the_ranks_alive(self, live):
+    def test_stopped_cell_leaves_the_ranks_alive(self, live):
         live.ok(
             "%%xla --bg -o waits\nimport time\nbefore = rank\n"
             "print('here', flush=True)\ntime.sleep(600)"
@@ -382,17 +382,15 @@ class TestLiveRanks:
         live.ok("waits.stop()\nwaits.join_end()")
         assert results(live, "before") == {r: r for r in range(6)}
 
-    def test_after_each_of_many_random_failures_sums_over_all_hosts_are_right(self, live):
+    def test_sums_over_all_hosts_are_correct_after_random_failures(self, live):
         live.ok(f"%%xla\n{FAILS}")
         right = dict.fromkeys(range(6), (63.0, 2_100_000.0))
         for seed in range(6):
-            failed = live.run(
-                f"%%xla\nfails({seed})"
-            ).error  # the stack of a rank that crashed is there
+            failed = live.run(f"%%xla\nfails({seed})").error  # has the stack of a rank that crashed
             assert "crashed" not in failed, failed
             assert (seed, results(live, "total(3), total(100_000)")) == (seed, right)
 
-    def test_ranks_that_drift_apart_on_another_host_are_told_in_the_cell_where_they_did(self, live):
+    def test_drift_on_another_host_is_reported_in_its_cell(self, live):
         live.ok("%%xla\nimport torch\nweights = torch.zeros(4)")
         live.ok("%xla_vars --watch weights")
         assert "weights" not in live.ok("%%xla\nweights += 1").result
@@ -403,7 +401,7 @@ class TestLiveRanks:
         assert "1 of 4 elements" in told
         assert "rank 3" in told
 
-    def test_a_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(self, live):
+    def test_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(self, live):
         shown = live.run(
             "%%xla -o crashed\nimport ctypes\nif rank == 3: ctypes.string_at(0)", timeout=300
         )
@@ -412,10 +410,10 @@ class TestLiveRanks:
         assert "string_at" in live.value("str(crashed.errors[3].traceback)")
 
 
-# ---------------------------------------------------------------- losses (these come last)
+# ---------------------------------------------------------------- losses (keep these last)
 
 
-def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
+def test_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     on_ray.ok(
         spawn(
             "import time\n"
@@ -443,8 +441,8 @@ def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 
-@pytest.mark.leaves("processes")  # a new driver, for the next launch
-def test_a_killed_driver_ends_the_run_with_its_signal(on_ray):
+@pytest.mark.leaves("processes")  # a new driver for the next launch
+def test_killed_driver_ends_the_run_with_its_signal(on_ray):
     def end(shown):
         if "begun" in shown.stdout:
             for pid in of_ours("xla_nb-ray"):

@@ -1,4 +1,4 @@
-"""The driver as the kernel sees it: through its control socket, on Ray's double."""
+"""The driver as the kernel sees it: through its control socket, with a test double of Ray."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import channel, events
 from xla_nb.messages.orders import HostGroup, Turn
 
-PATIENCE = 60  # seconds for what must come
+PATIENCE = 60  # seconds to wait for expected events
 DIED = RuntimeError("The actor died because its node has died.")
 
 
@@ -46,7 +46,7 @@ class Kernel:
         socket.send_fds(self._control, [json.dumps(request | more).encode()], fds)
 
     def launches(self, run="r1", order_file=None, **options):
-        """Launch a run; returns the socket of its events."""
+        """Launch a run; return the socket of its events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
         order = pickle.dumps((a_launch(self._record, run=run).request, {}, {}))
@@ -61,7 +61,7 @@ class Kernel:
         return json.loads(await asyncio.get_running_loop().sock_recv(self._control, 1 << 16))
 
     async def answer(self):
-        """The reply after all that say what is waited for."""
+        """The first reply that is not a progress report."""
         while "waiting" in (reply := await self.hears()):
             pass
         return reply
@@ -110,7 +110,7 @@ def serve(ray, tmp_path):
 # ---------------------------------------------------------------- every request gets a reply
 
 
-def test_a_launch_is_answered_and_its_events_are_sent(serve, ray):
+def test_launch_is_answered_and_its_events_are_sent(serve, ray):
     host = ready(about=about)
     ray.actors = [host]
 
@@ -125,7 +125,7 @@ def test_a_launch_is_answered_and_its_events_are_sent(serve, ray):
     serve(work)
 
 
-def test_the_progress_of_a_launch_is_reported(serve):
+def test_launch_reports_its_progress(serve):
     async def work(kernel):
         kernel.launches()
         progress = [(await kernel.hears()).get("waiting") for _ in range(4)]
@@ -139,7 +139,7 @@ def test_the_progress_of_a_launch_is_reported(serve):
     serve(work)
 
 
-def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
+def test_launch_that_the_cluster_cannot_serve_is_rejected(serve):
     async def work(kernel):
         kernel.launches(hosts=4)
         assert (await kernel.answer())["refused"].startswith("Need 4 hosts")
@@ -147,7 +147,7 @@ def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
     serve(work)
 
 
-def test_any_error_is_answered_with_a_refusal(serve, monkeypatch):
+def test_any_error_is_answered_with_a_rejection(serve, monkeypatch):
     async def hosts(self, wish):
         raise ValueError("something odd")
 
@@ -160,7 +160,7 @@ def test_any_error_is_answered_with_a_refusal(serve, monkeypatch):
     serve(work)
 
 
-def test_an_unreadable_order_is_refused(serve):
+def test_unreadable_order_is_rejected(serve):
     async def work(kernel):
         sock = kernel.launches(order_file=b"no pickle")
         assert "Could not start" in (await kernel.answer())["refused"]
@@ -172,7 +172,7 @@ def test_an_unreadable_order_is_refused(serve):
 # ---------------------------------------------------------------- the connection
 
 
-def test_a_driver_that_cannot_connect_is_spent(serve, ray):
+def test_driver_that_cannot_connect_is_spent(serve, ray):
     ray.refuses = RuntimeError("no route")
 
     async def work(kernel):
@@ -184,7 +184,7 @@ def test_a_driver_that_cannot_connect_is_spent(serve, ray):
     serve(work)
 
 
-def test_a_driver_with_another_run_in_progress_is_not_spent(serve, monkeypatch):
+def test_driver_with_another_run_in_progress_is_not_spent(serve, monkeypatch):
     def survey():
         raise TimeoutError
 
@@ -200,7 +200,7 @@ def test_a_driver_with_another_run_in_progress_is_not_spent(serve, monkeypatch):
     serve(work)
 
 
-def test_a_driver_whose_cluster_lacks_resources_is_not_spent(serve):
+def test_driver_whose_cluster_lacks_resources_is_not_spent(serve):
     async def work(kernel):
         kernel.launches(hosts=4)
         assert not (await kernel.answer())["spent"]
@@ -211,7 +211,7 @@ def test_a_driver_whose_cluster_lacks_resources_is_not_spent(serve):
 # ---------------------------------------------------------------- held hosts
 
 
-def test_a_launch_on_dead_held_hosts_is_refused_and_the_next_one_gets_fresh_ones(serve, ray):
+def test_launch_on_dead_held_hosts_is_rejected_and_the_next_gets_new_hosts(serve, ray):
     held, fresh = ready(about=about), ready(about=about)
     ray.actors = [held, fresh]
 
@@ -229,7 +229,7 @@ def test_a_launch_on_dead_held_hosts_is_refused_and_the_next_one_gets_fresh_ones
 
 
 @pytest.mark.parametrize(("started", "last"), [(NEVER, "start"), ("", "news")])
-def test_an_abandoned_run_is_forgotten_and_its_hosts_stay_held(serve, ray, started, last):
+def test_abandoned_run_is_forgotten_and_its_hosts_stay_held(serve, ray, started, last):
     host = ready(about=about, start=lambda part, parcel: started)
     ray.actors = [host]
 
@@ -257,7 +257,7 @@ def test_hosts_are_released_when_the_kernel_is_gone(serve, ray):
     assert ray.removed == [1]
 
 
-def test_hosts_that_cannot_be_divided_into_slices_are_refused(serve):
+def test_hosts_that_cannot_be_divided_into_slices_are_rejected(serve):
     async def work(kernel):
         kernel.launches(hosts=3, slices=2)
         assert (await kernel.answer())["refused"].startswith(
@@ -270,7 +270,7 @@ def test_hosts_that_cannot_be_divided_into_slices_are_refused(serve):
 # ---------------------------------------------------------------- a run in progress
 
 
-def test_signal_kill_and_ask_go_to_the_runs_hosts(serve, ray):
+def test_signal_kill_and_ask_reach_the_runs_hosts(serve, ray):
     host = ready(about=about)
     ray.actors = [host]
 
@@ -288,7 +288,7 @@ def test_signal_kill_and_ask_go_to_the_runs_hosts(serve, ray):
     serve(work)
 
 
-def test_a_refused_run_is_forgotten(serve, ray):
+def test_rejected_run_is_forgotten(serve, ray):
     ray.actors = [ready(about=about, start=lambda part, parcel: "no torch_xla")]
 
     async def work(kernel):
@@ -310,7 +310,7 @@ def init(*_, **__):
 """
 
 
-def test_the_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, monkeypatch):
+def test_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, monkeypatch):
     (tmp_path / "ray.py").write_text(HANGS)
     monkeypatch.syspath_prepend(str(tmp_path))
     child = Child("xla_nb.engines.ray.driver", [""], os.environ)
@@ -325,7 +325,7 @@ def test_the_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, mo
     assert child.process.returncode == 0
 
 
-# ---------------------------------------------------------------- followed
+# ---------------------------------------------------------------- following runs
 
 
 @dataclass
@@ -343,7 +343,7 @@ class Followed:
 
 @pytest.fixture
 def follow(ray, tmp_path):
-    """follow(count, work) runs `work(followed)` while a run on so many hosts is followed."""
+    """follow(count, work) runs `work(followed)` while a run on `count` hosts is followed."""
 
     def follow(count, work):
         async def followed():
@@ -367,7 +367,7 @@ def printed(text):
     return [FileChunk("rank-0.out", text)]
 
 
-def test_a_run_is_followed_until_every_hosts_last_answer(follow, tmp_path):
+def test_run_is_followed_until_every_hosts_last_answer(follow, tmp_path):
     async def work(run):
         run.hosts[0].has(1, events.Notice(text="a"), files=printed(b"one\n"))
         run.hosts[0].has(2, events.JobEnded(status=0, host="m0"), over=True)
@@ -387,7 +387,7 @@ def test_a_run_is_followed_until_every_hosts_last_answer(follow, tmp_path):
     ]
 
 
-def test_the_first_host_is_told_when_the_others_have_ended(follow):
+def test_first_host_is_notified_when_the_others_have_ended(follow):
     async def work(run):
         for host in run.hosts[1:]:
             host.has(1, over=True)
@@ -404,7 +404,7 @@ def began(rank):
 
 
 async def program(run, members):
-    """Hand a program to the run's live ranks."""
+    """Send a program to the run's live ranks."""
     parcel = os.memfd_create("parcel")
     launch = a_launch("/r", run.sock, parcel, run="cell")
     launch.request = replace(launch.request, turn=Turn("r1", 1, members))
@@ -414,7 +414,7 @@ async def program(run, members):
         os.close(parcel)
 
 
-def test_a_program_goes_to_live_ranks_of_the_other_hosts_where_all_of_one_have_died(follow):
+def test_program_reaches_live_ranks_of_other_hosts_when_a_host_has_none_left(follow):
     async def work(run):
         run.hosts[0].has(1, began(0))
         run.hosts[1].has(1, began(1), over=True)
@@ -431,7 +431,7 @@ def test_a_program_goes_to_live_ranks_of_the_other_hosts_where_all_of_one_have_d
     assert asked == [2, 0]
 
 
-def test_a_dead_host_is_reported_lost_and_the_others_continue(follow):
+def test_dead_host_is_reported_lost_and_the_others_continue(follow):
     async def work(run):
         run.hosts[0].fails(RuntimeError("The actor died because its node has died."))
         run.hosts[1].has(1, events.Notice(text="still here"), over=True)
@@ -443,7 +443,7 @@ def test_a_dead_host_is_reported_lost_and_the_others_continue(follow):
     assert run.group.broken
 
 
-def test_a_briefly_unreachable_host_is_asked_again(follow):
+def test_briefly_unreachable_host_is_asked_again(follow):
     async def work(run):
         run.hosts[0].fails(ConnectionError("unavailable"))
         run.hosts[0].has(1, events.Notice(text="back"), over=True)
@@ -453,7 +453,7 @@ def test_a_briefly_unreachable_host_is_asked_again(follow):
     assert not run.group.broken
 
 
-def test_a_host_that_stays_unreachable_is_lost(follow, monkeypatch):
+def test_host_that_stays_unreachable_is_lost(follow, monkeypatch):
     monkeypatch.setattr(driver_module, "_LOST", 0.0)
 
     async def work(run):
@@ -464,7 +464,7 @@ def test_a_host_that_stays_unreachable_is_lost(follow, monkeypatch):
     assert [event.why for event in arrived[1:]] == ["it is unavailable"]
 
 
-def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
+def test_host_that_does_not_answer_is_lost(follow, monkeypatch):
     monkeypatch.setattr(driver_module, "_SILENT", 0.01)
 
     async def work(run):
@@ -475,7 +475,7 @@ def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
     assert run.group.broken
 
 
-def test_a_run_without_a_listener_is_forgotten(follow):
+def test_run_without_a_listener_is_forgotten(follow):
     async def work(run):
         run.sock.shutdown(socket.SHUT_RDWR)
         run.hosts[0].has(1, events.Notice(text="anybody there?"))
@@ -485,7 +485,7 @@ def test_a_run_without_a_listener_is_forgotten(follow):
     assert not run.group.broken
 
 
-def test_a_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(follow, tmp_path):
+def test_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(follow, tmp_path):
     (tmp_path / "rank-0.result").symlink_to("/dev/full")
 
     async def work(run):
@@ -497,9 +497,7 @@ def test_a_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(
     assert not run.group.broken
 
 
-def test_output_that_does_not_fit_on_the_notebooks_machine_is_told_and_the_run_goes_on(
-    follow, tmp_path
-):
+def test_output_that_does_not_fit_is_reported_and_the_run_continues(follow, tmp_path):
     (tmp_path / "rank-0.out").symlink_to("/dev/full")
 
     async def work(run):
@@ -514,7 +512,7 @@ def test_output_that_does_not_fit_on_the_notebooks_machine_is_told_and_the_run_g
 
 
 def test_no_event_is_lost_if_the_notebook_reads_slowly(follow):
-    """All hosts then wait for the same socket."""
+    """All hosts are waiting for the same socket then."""
     many = [events.Notice(text="x" * 1000) for _ in range(300)]
 
     async def work(run):
@@ -567,7 +565,7 @@ def test_each_host_gets_its_part_of_a_run(start):
     ]
 
 
-def test_the_only_host_reserves_no_port(start):
+def test_only_host_reserves_no_port(start):
     host = ready()
     start(host)
     assert [name for name, *_ in host.told] == ["start"]
@@ -584,7 +582,7 @@ def test_each_host_gets_the_variables_of_its_seat(start):
     ]
 
 
-def test_one_hosts_refusal_names_it_and_ends_the_run_on_all(start):
+def test_rejection_by_one_host_names_it_and_ends_the_run_on_all(start):
     left, right = ready(), ready(start=lambda part, parcel: "no torch_xla")
     with pytest.raises(LaunchError, match="m1: no torch_xla"):
         start(left, right)
@@ -593,7 +591,7 @@ def test_one_hosts_refusal_names_it_and_ends_the_run_on_all(start):
 
 
 @pytest.mark.parametrize("when", ["hold_port", "start"])
-def test_a_dead_held_host_is_reported_gone_and_the_others_forget_the_run(start, when):
+def test_dead_held_host_is_reported_and_the_others_forget_the_run(start, when):
     gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
     other = ready()
     with pytest.raises(LaunchError, match="Could not start xla_nb on a host: The actor died"):
@@ -609,7 +607,7 @@ async def in_a_loop(call, *args):
     call(*args)
 
 
-def test_a_signal_goes_to_each_host_with_its_own_pids(start):
+def test_signal_reaches_each_host_with_its_own_pids(start):
     left, right = ready(), ready()
     relay = start(left, right)
     asyncio.run(in_a_loop(relay.signal, {"m1": [7], "elsewhere": [8]}, 15))
@@ -618,7 +616,7 @@ def test_a_signal_goes_to_each_host_with_its_own_pids(start):
 
 
 @pytest.mark.parametrize("what", ["kill", "forget", "ask"])
-def test_kill_forget_and_ask_go_to_every_host(start, what):
+def test_kill_forget_and_ask_reach_every_host(start, what):
     hosts = ready(), ready()
     relay = start(*hosts)
     asyncio.run(in_a_loop(relay.call, what))
