@@ -1,4 +1,4 @@
-"""A helper process: how it is started, what is sent and received, how it ends."""
+"""A helper process: how it starts, what it sends and receives, how it ends."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def main(fd, parent, *arguments):
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts children, and closes those that the test leaves open."""
+    """Start children, and close those that the test leaves open."""
     (tmp_path / "obeys.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made = []
@@ -50,7 +50,7 @@ def child(start):
 
 
 def evaluated(child, code, *fds):
-    """What the child sends after this line of Python."""
+    """What the child sends after executing this line of Python."""
     child.send({"do": code}, *fds)
     return child.receive()["said"]
 
@@ -59,13 +59,13 @@ def test_main_is_called_with_the_arguments(start):
     assert evaluated(start("ray://h", [1, None]), "said = arguments") == ["ray://h", [1, None]]
 
 
-def test_the_environment_is_exactly_the_one_given(start):
+def test_environment_is_exactly_the_one_given(start):
     env = {"MINE": "1", "PATH": os.environ["PATH"]}
     environ = evaluated(start(env=env), "said = dict(os.environ)")
     assert {name: environ.get(name) for name in ("MINE", "PATH", "HOME")} == {**env, "HOME": None}
 
 
-def test_its_path_is_this_processes_without_the_notebooks_folder(start, tmp_path, monkeypatch):
+def test_child_has_this_processs_path_without_the_notebooks_folder(start, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", *sys.path, str(tmp_path / "here"), "/elsewhere"])
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -73,11 +73,11 @@ def test_its_path_is_this_processes_without_the_notebooks_folder(start, tmp_path
                                                  if entry != str(tmp_path / "here")]  # fmt: skip
 
 
-def test_it_imports_the_xla_nb_that_runs_here(child):
+def test_child_imports_the_same_xla_nb(child):
     assert evaluated(child, "import xla_nb; said = xla_nb.__file__") == xla_nb.__file__
 
 
-def test_it_runs_in_its_own_session_in_the_root_folder_without_input(child):
+def test_child_runs_in_its_own_session_in_the_root_folder_without_input(child):
     code = "said = os.getsid(0) == os.getpid(), os.getcwd(), sys.stdin.read()"
     assert evaluated(child, code) == [True, "/", ""]
 
@@ -87,7 +87,7 @@ def test_file_descriptors_are_sent_with_a_request(child):
         assert evaluated(child, "said = os.pread(fds[0], 100, 0).decode()", fd) == "content"
 
 
-def test_the_waiting_callback_is_called_until_a_message_arrives(child):
+def test_waiting_callback_is_called_until_a_message_arrives(child):
     waited = []
 
     def waiting():
@@ -99,7 +99,7 @@ def test_the_waiting_callback_is_called_until_a_message_arrives(child):
     assert waited
 
 
-def test_it_has_news_once_it_has_sent_a_message(child):
+def test_child_has_news_once_it_has_sent_a_message(child):
     child.send({"do": "said = 1"})
     while not child.has_news:
         assert child.alive
@@ -107,14 +107,14 @@ def test_it_has_news_once_it_has_sent_a_message(child):
     assert not child.has_news
 
 
-def test_receiving_from_an_ended_process_gives_none(child):
+def test_receiving_from_an_ended_process_returns_none(child):
     child.send({"do": "os._exit(3)"})
     assert child.receive() is None
     assert not child.alive
     assert child.process.returncode == 3
 
 
-def test_ended_within_tells_a_live_process_from_an_ended_one(child):
+def test_ended_within_distinguishes_live_and_ended_processes(child):
     assert not child.ended_within(0.01)
     child.send({"do": "os._exit(0)"})
     assert child.ended_within(10)
@@ -127,7 +127,7 @@ def test_sending_to_an_ended_process_raises_oserror(child):
         child.send({"do": ""})
 
 
-def test_its_last_output_is_the_end_of_what_it_printed(child):
+def test_last_output_is_the_end_of_the_childs_output(child):
     child.send({"do": "print('x' * 9000); print('one'); sys.stdout.flush(); 1 / 0"})
     assert child.receive() is None
     output = child.last_output()
@@ -136,32 +136,32 @@ def test_its_last_output_is_the_end_of_what_it_printed(child):
     assert output.endswith("ZeroDivisionError: division by zero")
 
 
-def test_its_last_output_can_be_read_while_it_prints(child):
+def test_last_output_can_be_read_while_the_child_prints(child):
     for word in ("one", "two", "three"):
         evaluated(child, f"print({word!r}, flush=True); said = 1")
         assert child.last_output().splitlines()[-1] == word
     assert child.last_output() == "one\ntwo\nthree"
 
 
-def test_a_failed_import_is_in_its_last_output(start):
+def test_failed_import_is_in_the_last_output(start):
     child = start(module="xla_nb.not_there")
     assert child.receive() is None
     assert "No module named 'xla_nb.not_there'" in child.last_output()
 
 
-def test_closing_lets_it_exit_normally(child):
+def test_closed_child_exits_normally(child):
     child.close()
     assert child.process.returncode == 0
 
 
-def test_a_busy_process_can_be_ended_now(child):
+def test_busy_process_can_be_terminated_now(child):
     evaluated(child, "said = 1")
     child.send({"do": "signal.pause()"})
     child.close(now=True)
     assert child.process.returncode == -signal.SIGTERM
 
 
-def test_a_process_that_cannot_be_started_raises_launch_error(start, monkeypatch):
+def test_process_that_cannot_be_started_raises_launch_error(start, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/not/there")
     with pytest.raises(LaunchError, match=r"Could not start .*No such file"):
         start()
@@ -175,13 +175,13 @@ def test_in_memory_content_is_not_on_disk():
         os.fstat(fd)
 
 
-def test_entries_of_the_search_path_that_are_no_text_are_left_out(start, monkeypatch):
+def test_search_path_entries_that_are_not_strings_are_left_out(start, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/a/path"), b"/bytes"])
     child = start()
     assert evaluated(child, "said = [entry for entry in sys.path if 'a/path' in entry]") == []
 
 
-def test_it_starts_where_the_working_directory_has_been_deleted(start, tmp_path, monkeypatch):
+def test_child_starts_even_if_the_working_directory_was_deleted(start, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -189,7 +189,7 @@ def test_it_starts_where_the_working_directory_has_been_deleted(start, tmp_path,
     assert evaluated(start(), "said = os.getcwd()") == "/"
 
 
-def test_a_temporary_folder_that_is_gone_is_named(start, tmp_path, monkeypatch):
+def test_missing_temporary_folder_is_named_in_the_error(start, tmp_path, monkeypatch):
     told = pytest.raises(LaunchError, match=r"cannot write a temporary file: .*gone.*Set TMPDIR")
     with monkeypatch.context() as patch, told:
         patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))

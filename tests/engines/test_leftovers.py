@@ -1,4 +1,4 @@
-"""What killed processes leave in TMPDIR and /dev/shm: nothing that xla_nb, torch or multiprocessing
+"""Killed processes leave nothing in TMPDIR and /dev/shm that xla_nb, torch or multiprocessing
 made."""
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.kernel import COLD, Notebook
 
-#: Each rank has made what multiprocessing keeps in folders of its own.
+#: Each rank makes what multiprocessing keeps in its own folders.
 USES_FOLDERS = (
     "import multiprocessing, os, pathlib, signal, tempfile, time\n"
     "def f(rank):\n"
@@ -24,7 +24,7 @@ USES_FOLDERS = (
     "        assert pool.map(abs, [-1]) == [1]\n"
     "    print(tempfile.gettempdir(), flush=True)\n"
 )
-#: Each rank has made a semaphore and a segment, which its resource tracker has to unlink.
+#: Each rank makes a semaphore and a segment, which its resource tracker has to unlink.
 USES_MEMORY = (
     "import multiprocessing, os, signal, time\n"
     "from multiprocessing import shared_memory\n"
@@ -33,7 +33,7 @@ USES_MEMORY = (
     "    memory = shared_memory.SharedMemory(create=True, size=1000)\n"
     "    print(f'sem.{lock._semlock.name[1:]} {memory.name}', flush=True)\n"
 )
-#: A notebook has made semaphores of "fork", which a process has used that it has forked.
+#: The notebook makes semaphores with "fork" and uses them in a forked process.
 MAKES_PRIMITIVES = (
     "import gc, multiprocessing as mp\nfrom multiprocessing.synchronize import SemLock\n"
     "queue, event, value, gate = mp.Queue(), mp.Event(), mp.Value('i'), mp.Barrier(2)\n"
@@ -56,7 +56,7 @@ def warm(**env):
 
 @pytest.fixture(scope="module")
 def notebook():
-    """A kernel whose jobs and ranks the tests kill, and whose TMPDIR nobody else uses."""
+    """A kernel whose jobs and ranks the tests kill, with its own TMPDIR."""
     with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
         notebook = warm(TMPDIR=folder)
         notebook.ok("import tempfile")
@@ -66,13 +66,13 @@ def notebook():
 
 @pytest.fixture
 def before():
-    """What is in TMPDIR before the test."""
+    """The contents of TMPDIR before the test."""
     return left()
 
 
 @pytest.fixture
 def doomed(before):
-    """A kernel that the tests kill, or its fork server."""
+    """A kernel for tests that kill it or its fork server."""
     notebook = warm()
     yield notebook
     if notebook.manager.is_alive():
@@ -80,12 +80,12 @@ def doomed(before):
 
 
 def left_by(notebook):
-    """All that is in the kernel's TMPDIR."""
+    """All files in the kernel's TMPDIR."""
     return left(notebook.value("tempfile.gettempdir()").strip("'"))
 
 
 def left(folder=None):
-    """All that is in TMPDIR, but for the kernel's connection and torch's own folder."""
+    """All files in TMPDIR except the kernel's connection file and torch's folder."""
     top = Path(folder or tempfile.gettempdir())
     return {
         str(path.relative_to(top))
@@ -100,7 +100,7 @@ def server_pid(notebook):
 
 
 @pytest.mark.slow
-def test_ranks_that_are_killed_leave_no_folders(notebook):
+def test_killed_ranks_leave_no_folders(notebook):
     before = left_by(notebook)
     shown = notebook.run(
         "%%xla_spawn -n 2 --grace 1\n" + USES_FOLDERS + "    os.kill(os.getpid(), signal.SIGKILL)"
@@ -110,7 +110,7 @@ def test_ranks_that_are_killed_leave_no_folders(notebook):
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_leaves_no_folders(notebook):
+def test_killed_job_leaves_no_folders(notebook):
     before = left_by(notebook)
     notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     notebook.ok(READY.format(run="run"))
@@ -126,19 +126,19 @@ def test_a_job_that_is_killed_leaves_no_folders(notebook):
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_killed_before_its_first_launch_leaves_no_folders(before):
+def test_kernel_killed_before_its_first_launch_leaves_no_folders(before):
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb")
     notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
     notebook.ok("while not api.engine()._servers[xla_runtime.IMPORTS].child.has_news: pass")
     server = psutil.Process(server_pid(notebook))
-    os.kill(notebook.pid, signal.SIGKILL)  # it has not read that the server is ready
+    os.kill(notebook.pid, signal.SIGKILL)  # before it has read that the server is ready
     notebook.kill()
     assert psutil.wait_procs([server], timeout=60)[1] == []
     assert left() == before
 
 
-def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
+def test_temporary_files_of_ranks_are_in_the_users_tmpdir(notebook, tmp_path):
     notebook.ok(
         f"%%xla_spawn -n 2 --env TMPDIR={tmp_path} -o own\n" + USES_FOLDERS + "    return tempfile"
         ".gettempdir(), os.environ['TMPDIR']"
@@ -154,8 +154,8 @@ def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
         "all",
     ],
 )
-def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, which):
-    """`server`: nobody but the notebook is there to end what it has started."""
+def test_processes_killed_during_a_run_leave_no_files(doomed, before, which):
+    """`server`: only the notebook is left to end the processes it started."""
     doomed.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     doomed.ok(READY.format(run="run"))
     server = psutil.Process(server_pid(doomed))
@@ -168,7 +168,7 @@ def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, wh
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     if which == "server":
         doomed.close()
-    if which == "all":  # nobody is left to remove the fork server's own
+    if which == "all":  # no process is left to remove the fork server's folder
         for own in Path(tempfile.gettempdir()).glob("xla_nb-*"):
             shutil.rmtree(own)
     assert left() == before
@@ -183,7 +183,7 @@ IGNORES = (
 
 
 def still_in_memory(notebook, run):
-    """Which of the semaphores and segments that two ranks have printed are still there."""
+    """Semaphores and segments printed by two ranks that still exist."""
     words = notebook.value(f"' '.join({run}.output(r) for r in (0, 1))").strip("'")
     names = words.replace("\\n", " ").split()
     assert len(names) == 4
@@ -207,7 +207,7 @@ def test_shared_memory_and_semaphores_of_ranks_are_unlinked_at_the_end(notebook,
 
 
 @pytest.mark.slow
-def test_shared_memory_of_the_ranks_of_a_killed_fork_server_is_unlinked(doomed):
+def test_shared_memory_is_unlinked_after_the_fork_server_was_killed(doomed):
     doomed.ok(f"%%xla_spawn -n 2 --bg -o lost\n{USES_MEMORY}    time.sleep(600)")
     doomed.ok(READY.format(run="lost"))
     os.kill(server_pid(doomed), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The fork server and its processes: clean, restarted if it dies, ended with the kernel."""
+"""The fork server and its processes: clean, restarted if it dies, killed with the kernel."""
 
 import contextlib
 import os
@@ -19,20 +19,20 @@ SPAWN = "%%xla_spawn -n 2 "
 
 
 def processes_of(pid):
-    """The descendants of a process, without the spare job of a fork server."""
+    """The descendants of a process, except the spare job of a fork server."""
     found = psutil.Process(pid).children(recursive=True)
     return [process for process in found if name_of(process) not in ("", "xla_nb-spare")]
 
 
 def name_of(process):
-    """Nothing if it is gone meanwhile."""
+    """The process's name, or "" if it is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
 
 
 def survivors(processes, seconds=60):
-    """The processes that are still alive after so many seconds."""
+    """The processes that are still alive after `seconds`."""
     return psutil.wait_procs(processes, timeout=seconds)[1]
 
 
@@ -42,7 +42,7 @@ def server_pid(notebook):
 
 
 def spare_of(server):
-    deadline = time.monotonic() + 60  # it is forked when the last job has ended
+    deadline = time.monotonic() + 60  # forked when the last job has ended
     while not (spares := [p for p in server.children() if name_of(p) == "xla_nb-spare"]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -50,12 +50,12 @@ def spare_of(server):
     return spare
 
 
-def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
+def test_fork_server_runs_in_its_own_session(notebook):
     pid = server_pid(notebook)
     assert os.getsid(pid) == pid
 
 
-def test_ranks_are_forked_with_what_each_of_them_would_import(notebook):
+def test_fork_server_imports_the_ranks_packages(notebook):
     notebook.ok(
         f"{SPAWN}-o warm\ndef f(rank):\n"
         "    import sys\n"
@@ -67,12 +67,12 @@ def test_ranks_are_forked_with_what_each_of_them_would_import(notebook):
 
 
 @pytest.mark.slow
-@pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
-def test_a_dead_fork_server_is_started_again(notebook):
+@pytest.mark.leaves("processes")  # a new fork server for the next tests
+def test_dead_fork_server_is_restarted(notebook):
     pid = server_pid(notebook)
     server = psutil.Process(pid)
     server.kill()
-    with contextlib.suppress(psutil.NoSuchProcess):  # where somebody has waited for it
+    with contextlib.suppress(psutil.NoSuchProcess):  # if already reaped
         while server.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
     notebook.ok(SPAWN + "-o after\ndef f(rank): return rank")
@@ -81,7 +81,7 @@ def test_a_dead_fork_server_is_started_again(notebook):
 
 
 def running(notebook, name, body, *, options="--grace 0"):
-    """Start a run of two ranks in the background, and wait until both have printed `up`."""
+    """Start a run of two ranks in the background; wait until both have printed `up`."""
     notebook.ok(f"{SPAWN}--bg -o {name} {options}\n{body}")
     notebook.ok(
         f"while not {name}.done and not all('up' in {name}.output(r) for r in (0, 1)): "
@@ -90,7 +90,7 @@ def running(notebook, name, body, *, options="--grace 0"):
 
 
 def ended(notebook, name):
-    """What the run says of its end."""
+    """The error with which the run ended."""
     notebook.ok(f"try: {name}.wait(60)\nexcept xla_nb.RunFailed as failed: told = str(failed)")
     return notebook.value("told")
 
@@ -102,16 +102,16 @@ FORKS = (
 )
 
 
-@pytest.mark.leaves("processes")  # a new fork server, for the tests that follow
+@pytest.mark.leaves("processes")  # a new fork server for the next tests
 @pytest.mark.parametrize(
     ("body", "number"),
     [
         (FORKS, signal.SIGKILL),
         pytest.param(SLEEPS, signal.SIGTERM, marks=pytest.mark.slow),
     ],
-    ids=["with forked processes", "by SIGTERM"],
+    ids=["forked processes", "by SIGTERM"],
 )
-def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body, number):
+def test_run_ends_with_the_cause_when_its_fork_server_is_killed(notebook, body, number):
     pid = server_pid(notebook)
     running(notebook, "orphaned", body)
     everything = processes_of(pid)
@@ -123,7 +123,7 @@ def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body, numb
     notebook.ok(SPAWN + "\ndef f(rank): return rank")
 
 
-def test_a_run_whose_job_is_killed_says_so(notebook):
+def test_run_ends_with_the_cause_when_its_job_is_killed(notebook):
     server = psutil.Process(server_pid(notebook))
     running(notebook, "jobless", FORKS)
     (job,) = [child for child in server.children() if name_of(child) == "xla_nb-job"]
@@ -133,13 +133,13 @@ def test_a_run_whose_job_is_killed_says_so(notebook):
     assert survivors(everything) == []
 
 
-def test_a_stopped_fork_server_goes_on_for_a_launch(notebook):
+def test_suspended_fork_server_is_resumed_by_a_launch(notebook):
     halt(server_pid(notebook))
     notebook.ok(SPAWN + "-o unstopped\ndef f(rank): return rank")
     assert notebook.value("unstopped.results") == "{0: 0, 1: 1}"
 
 
-def test_a_run_ends_at_once_whatever_is_stopped_when_it_is_stopped_itself(notebook):
+def test_stopped_run_ends_at_once_even_if_its_processes_are_suspended(notebook):
     server = psutil.Process(server_pid(notebook))
     running(notebook, "frozen", SLEEPS)
     everything = processes_of(server.pid)
@@ -150,7 +150,7 @@ def test_a_run_ends_at_once_whatever_is_stopped_when_it_is_stopped_itself(notebo
     assert survivors(everything) == []
 
 
-def test_a_stopped_spare_job_goes_on_for_a_launch(notebook):
+def test_suspended_spare_job_is_resumed_by_a_launch(notebook):
     spare_of(psutil.Process(server_pid(notebook))).suspend()
     notebook.ok(SPAWN + "-o moved\ndef f(rank): return rank")
     assert notebook.value("moved.results") == "{0: 0, 1: 1}"
@@ -165,7 +165,7 @@ def test_processes_are_named_after_their_role(notebook):
     assert notebook.value("names[1]") == "['xla_nb-rank-1', 'xla_nb-job']"
 
 
-def test_a_killed_spare_job_is_replaced(notebook):
+def test_killed_spare_job_is_replaced(notebook):
     server = psutil.Process(server_pid(notebook))
     spare = spare_of(server)
     spare.kill()
@@ -174,7 +174,7 @@ def test_a_killed_spare_job_is_replaced(notebook):
     assert notebook.value("unspared.results") == "{0: 0, 1: 1}"
 
 
-def test_processes_that_ranks_leave_running_are_ended_with_the_run_and_told(notebook):
+def test_processes_left_running_are_killed_with_the_run_and_reported(notebook):
     pid = server_pid(notebook)
     shown = notebook.ok(
         SPAWN + "\nimport subprocess\ndef f(rank):\n"
@@ -201,7 +201,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("start", LATER.values(), ids=LATER)
-def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
+def test_processes_started_by_ranks_get_time_to_end(notebook, start):
     shown = notebook.ok(
         SPAWN + "-o later\nimport os, subprocess, time\n"
         "def late():\n    time.sleep(1); print('late', flush=True); os._exit(0)\n"
@@ -211,9 +211,9 @@ def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
     assert "handlers running" not in shown.stderr
 
 
-def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
-    """A queue that nobody reads, resource trackers, a Manager and a Pool that nobody closed,
-    workers of a loader that stay."""
+def test_helper_processes_neither_delay_the_end_nor_are_reported(notebook):
+    """A queue without a reader, resource trackers, a Manager and a Pool left open,
+    and persistent workers of a data loader."""
     notebook.ok("import multiprocessing\nunread = multiprocessing.Queue()")
     shown = notebook.ok(
         SPAWN + "-o helped\nimport multiprocessing, torch\nfrom multiprocessing import "
@@ -246,12 +246,12 @@ def test_killing_the_kernel_ends_every_process():
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
     assert psutil.Process(server_pid(notebook)).ppid() == notebook.pid
     everything = processes_of(notebook.pid)
-    # The fork server; a job, two ranks and four sleeps; a job and two ranks; a job and a rank.
+    # The fork server; a job, two ranks and four sleeps; a job and two ranks; a job and one rank.
     assert len(everything) >= 13
     notebook.ok("import os, time\nforked = os.fork()\nif not forked: time.sleep(600)")
     forked = psutil.Process(int(notebook.value("forked")))
     os.kill(notebook.pid, signal.SIGKILL)
-    assert survivors(everything) == []  # though what the notebook has forked lives on
+    assert survivors(everything) == []  # although the notebook's own fork is still alive
     forked.kill()
     notebook.kill()
 
@@ -267,7 +267,7 @@ def test_killing_the_kernel_during_the_import_ends_the_fork_server():
 
 
 @pytest.mark.slow
-def test_a_notebook_that_used_threads_the_device_and_memory_can_launch():
+def test_notebook_that_used_threads_device_and_memory_can_launch():
     notebook = Notebook()
     try:
         notebook.ok("%load_ext xla_nb")
@@ -295,7 +295,7 @@ def test_a_notebook_that_used_threads_the_device_and_memory_can_launch():
         notebook.close()
 
 
-def test_without_torch_xla_the_error_names_the_package_to_install(tmp_path):
+def test_missing_torch_xla_error_names_the_package_to_install(tmp_path):
     stand_in = "raise ModuleNotFoundError(\"No module named 'torch_xla'\", name='torch_xla')"
     (tmp_path / "torch_xla.py").write_text(stand_in)
     notebook = Notebook(PYTHONPATH=str(tmp_path))
@@ -308,7 +308,7 @@ def test_without_torch_xla_the_error_names_the_package_to_install(tmp_path):
         notebook.close()
 
 
-def test_variables_that_break_launches_are_removed_with_a_notice_each(notebook):
+def test_variables_that_break_launches_are_removed_with_a_notice(notebook):
     notebook.ok("import os; os.environ.update(XLA_USE_SPMD='1', TPU_NUM_DEVICES='4')")
     shown = notebook.ok(
         SPAWN + "-o cleaned\nimport os\ndef f(rank): return 'XLA_USE_SPMD' in os.environ"
@@ -336,14 +336,14 @@ TOLD = (
         ("%xla_config simulate=v4-8", "--env XLA_NB_SIMULATE=v6e-8 "),
     ],
 )
-def test_the_tpu_that_is_simulated_can_be_chosen(notebook, before, options):
+def test_simulated_tpu_can_be_chosen(notebook, before, options):
     notebook.ok(before)
     notebook.ok("%%xla_spawn --view none " + options + TOLD)
     notebook.ok("%xla_config reset\nimport os; os.environ.pop('XLA_NB_SIMULATE', None)")
     assert notebook.value("set(told.results.values())") == "{('TPU', 8, 'v6e')}"
 
 
-def test_a_notebook_knows_that_the_next_launch_is_simulated(notebook):
+def test_simulated_is_true_before_a_simulated_launch(notebook):
     assert notebook.value("__import__('xla_nb').simulated()") == "True"
 
 
@@ -354,7 +354,7 @@ def test_closing_a_notebook_during_the_import_leaves_no_torch_folder():
 
 
 @pytest.mark.slow
-def test_an_interrupt_during_the_import_is_one_paragraph():
+def test_interrupt_during_the_import_is_one_paragraph():
     notebook = Notebook()
     try:
         notebook.ok("%load_ext xla_nb")
@@ -380,18 +380,18 @@ def test_an_interrupt_during_the_import_is_one_paragraph():
         ("OSError", "[Errno 12] Cannot allocate memory"),
     ],
 )
-def test_packages_that_do_not_fit_into_memory_are_not_said_to_be_missing(kind, problem):
+def test_packages_that_do_not_fit_in_memory_are_not_reported_as_missing(kind, problem):
     told = local._import_failed(kind, problem)
     assert "`ulimit -v`" in told
     assert "pip" not in told
 
 
-# ---------------------------------------------------------------- chips that live ranks have
+# ---------------------------------------------------------------- chips of live ranks
 
 
 @pytest.fixture
 def beside():
-    """Asks for a launch on this device beside live ranks on that one."""
+    """Request a launch on device `mine` beside live ranks on device `theirs`."""
 
     def beside(mine, theirs, is_over=False):
         engine = local.LocalEngine()
@@ -402,12 +402,12 @@ def beside():
     return beside
 
 
-def test_a_launch_on_the_tpu_is_refused_while_live_ranks_have_it(beside):
+def test_launch_on_the_tpu_is_rejected_while_live_ranks_hold_it(beside):
     with pytest.raises(LaunchError, match="Live ranks hold this machine's TPU chips"):
         beside("TPU", "TPU")
     beside("TPU", "TPU", is_over=True)
 
 
 @pytest.mark.parametrize("both", [("CPU", "CPU"), ("CPU", "TPU"), ("TPU", "CPU")])
-def test_on_a_simulated_host_launches_share_no_chips(beside, both):
+def test_launches_on_a_simulated_host_share_no_chips(beside, both):
     beside(*both)

@@ -22,7 +22,7 @@ from xla_nb.runtimes.fit import Fit
 
 
 class Child:
-    """In place of the driver process: `hears` is called with each request."""
+    """Replaces the driver process; `hears` is called with each request."""
 
     def __init__(self, module, arguments, env):
         self.module, self.arguments, self.env = module, arguments, env
@@ -70,7 +70,7 @@ class Child:
 
 @pytest.fixture
 def children(monkeypatch):
-    """The processes that were started; by default each replies as if it had started a run."""
+    """The processes started; by default each replies as if it had started a run."""
     made = []
 
     def start(*arguments):
@@ -135,7 +135,7 @@ def launch(cluster, files):
         sock.close()
 
 
-# ---------------------------------------------------------------- which cluster
+# ---------------------------------------------------------------- cluster address
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def launch(cluster, files):
         ("ray", {"RAY_ADDRESS": "local"}, ""),
     ],
 )
-def test_the_address_is_the_option_or_ray_address(monkeypatch, on, environ, expected):
+def test_address_is_the_option_or_ray_address(monkeypatch, on, environ, expected):
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     assert address(on, environ) == expected
 
@@ -179,29 +179,29 @@ def through_the_client(monkeypatch, connected):
     monkeypatch.setitem(sys.modules, "ray.util.client", module)
 
 
-def test_without_ray_address_it_is_the_notebooks_own_cluster(ray):
+def test_address_of_the_notebooks_own_cluster_is_the_fallback(ray):
     assert address("ray", {}) == "10.0.0.1:6379"
     assert address("ray", {"RAY_ADDRESS": "10.9.9.9:6379"}) == "10.9.9.9:6379"
 
 
 @pytest.mark.parametrize(("connected", "expected"), [(True, "ray://head:10001"),
                                                      (False, "10.0.0.1:6379")])  # fmt: skip
-def test_a_connection_through_rays_client_gives_its_address(ray, monkeypatch, connected, expected):
+def test_connection_through_rays_client_gives_its_address(ray, monkeypatch, connected, expected):
     through_the_client(monkeypatch, connected)
     assert address("ray", {}) == expected
 
 
-def test_an_unconnected_ray_gives_no_address(ray):
+def test_unconnected_ray_gives_no_address(ray):
     ray.is_initialized = lambda: False
     assert address("ray", {}) == ""
 
 
-def test_a_folder_called_ray_gives_no_address(monkeypatch):
+def test_folder_named_ray_gives_no_address(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     assert address("ray", {}) == ""
 
 
-def test_a_ray_that_fails_to_answer_gives_no_address(ray):
+def test_ray_that_fails_to_answer_gives_no_address(ray):
     ray.get_runtime_context = None
     assert address("ray", {}) == ""
 
@@ -238,7 +238,7 @@ def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
 # ---------------------------------------------------------------- launching
 
 
-def test_the_driver_gets_the_address_and_the_notebooks_environment(launch, children, monkeypatch):
+def test_driver_gets_the_address_and_the_notebooks_environment(launch, children, monkeypatch):
     monkeypatch.setenv("MINE", "1")
     launch()
     (child,) = children
@@ -247,7 +247,7 @@ def test_the_driver_gets_the_address_and_the_notebooks_environment(launch, child
     assert child.env["MINE"] == "1"
 
 
-def test_a_launch_returns_its_events(launch, child):
+def test_launch_returns_its_events(launch, child):
     kept = []
 
     def hears(request, fds):
@@ -270,7 +270,7 @@ def test_one_process_serves_several_launches(launch, children):
     assert len(children) == 1
 
 
-def test_an_ended_process_is_replaced(launch, children):
+def test_ended_process_is_replaced(launch, children):
     launch()
     children[0].ends()
     launch()
@@ -278,7 +278,7 @@ def test_an_ended_process_is_replaced(launch, children):
     assert [len(child.told) for child in children] == [1, 1]
 
 
-def test_the_progress_of_a_launch_is_reported(launch, child):
+def test_launch_reports_its_progress(launch, child):
     progress = []
 
     def waiting(seconds, what):
@@ -301,13 +301,13 @@ def test_the_progress_of_a_launch_is_reported(launch, child):
     ]
 
 
-def test_a_refused_launch_raises_with_the_reason(launch, child):
+def test_rejected_launch_raises_with_the_reason(launch, child):
     child.hears = lambda request, fds: child.says(id=1, refused="no nodes")
     with pytest.raises(LaunchError, match="no nodes"):
         launch()
 
 
-def test_a_spent_process_is_ended_and_the_next_launch_starts_another(launch, children):
+def test_spent_process_is_closed_and_the_next_launch_starts_another(launch, children):
     with pytest.raises(LaunchError, match="no route"):
         launch({"refused": "no route"})
     assert children[0].closed
@@ -315,19 +315,19 @@ def test_a_spent_process_is_ended_and_the_next_launch_starts_another(launch, chi
     assert len(children) == 2
 
 
-def test_a_process_that_ends_during_a_launch_is_quoted(launch, child):
+def test_output_of_a_process_that_ends_during_a_launch_is_quoted(launch, child):
     child.hears = lambda request, fds: child.ends("MemoryError")
     with pytest.raises(LaunchError, match="connects to Ray exited with status 1: MemoryError"):
         launch()
 
 
-def test_a_process_killed_during_a_launch_is_reported_with_its_signal(launch, child):
+def test_process_killed_during_a_launch_is_reported_with_its_signal(launch, child):
     child.hears = lambda request, fds: child.ends(status=-9)
     with pytest.raises(LaunchError, match="connects to Ray was killed by SIGKILL"):
         launch()
 
 
-def test_a_process_that_ended_before_the_request_is_reported(launch, child):
+def test_process_that_ended_before_the_request_is_reported(launch, child):
     def hears(request, fds):
         child.ends("gcs_rpc_client.h: lost")
         raise BrokenPipeError
@@ -341,7 +341,7 @@ def interrupt(seconds, what):
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_launch_is_abandoned(launch, child):
+def test_interrupted_launch_is_abandoned(launch, child):
     child.hears = lambda request, fds: None
     with pytest.raises(KeyboardInterrupt):
         launch(waiting=interrupt)
@@ -358,7 +358,7 @@ def test_late_replies_to_an_abandoned_launch_are_ignored(launch, child):
     launch()
 
 
-def test_a_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path):
+def test_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path):
     (tmp_path / "cell.py").write_bytes(b"x = 1")
     (tmp_path / "cell.json").write_bytes(b"{}")
     files = []
@@ -392,7 +392,7 @@ def engine(cluster):
     return RayEngine(cluster, {"hosts": None, "slices": None, "wait": 0.0})
 
 
-def test_signal_kill_and_ask_go_to_the_process(engine, child):
+def test_signal_kill_and_ask_reach_the_process(engine, child):
     engine.signal("r1", {"a": (1, 2), "b": [3]}, 15)
     engine.kill("r1")
     engine.ask("r1")
@@ -403,7 +403,7 @@ def test_signal_kill_and_ask_go_to_the_process(engine, child):
     ]
 
 
-def test_a_request_survives_another_thread_closing_the_process(child):
+def test_request_survives_another_thread_closing_the_process(child):
     class Ending(Cluster):
         """Its process exists only at the first access."""
 
@@ -428,16 +428,16 @@ def test_closing_ends_the_process(cluster, child):
     assert child.closed
 
 
-def test_nothing_ended_a_run_while_the_process_runs(launch):
+def test_run_has_no_cause_of_end_while_the_process_is_alive(launch):
     assert launch().why_ended() == ""
 
 
-def test_what_ended_the_process_is_why_its_runs_ended(launch, child):
+def test_cause_of_end_of_the_process_is_that_of_its_runs(launch, child):
     feed = launch()
     child.ends("MemoryError")
     assert ": MemoryError." in feed.why_ended()
 
 
-def test_hosts_that_cannot_form_the_slices_are_refused_at_once():
+def test_hosts_that_cannot_form_the_slices_are_rejected_at_once():
     with pytest.raises(UsageError, match="2 hosts cannot be divided into 3 slices of equal size"):
         RayClusters().engine("ray", 2, 3, 0.0, {})

@@ -1,5 +1,5 @@
-"""Which hosts a launch gets from a cluster and when they are released: on tables of nodes as Ray
-describes them, and on Ray's double. (test_cluster.py uses a real cluster.)"""
+"""Which hosts a launch gets from a cluster and when they are released: with tables of nodes as Ray
+describes them, and with a test double of Ray. (test_cluster.py uses a real cluster.)"""
 
 import asyncio
 import contextlib
@@ -76,13 +76,13 @@ def test_each_host_takes_one_cpu(nodes, hosts, count):
         ([], None, "Need 1 host with a free CPU, but none is available"),
     ],
 )
-def test_missing_hosts_are_summarized_in_a_line(nodes, hosts, short):
+def test_missing_hosts_are_summarized_in_one_line(nodes, hosts, short):
     with pytest.raises(Lacking) as lacking:
         choose(nodes, hosts)
     assert lacking.value.short == short
 
 
-def test_missing_hosts_are_listed_by_machine_with_a_fix():
+def test_missing_hosts_error_lists_machines_and_a_fix():
     with pytest.raises(Lacking) as lacking:
         choose([machine(1), machine(2, free=0.5), *map(machine, [3] * 50)], 60)
     lines = str(lacking.value).splitlines()
@@ -95,12 +95,12 @@ def test_missing_hosts_are_listed_by_machine_with_a_fix():
     assert "--wait 5m" in lines[-1]
 
 
-def test_a_slice_takes_all_its_vms_worker_0_first():
+def test_slice_takes_all_its_vms_worker_0_first():
     nodes = [machine(1), *reversed(slice_of("a"))]
     assert choose(nodes, tpu=True) == [taken("a", 0), taken("a", 1)]
 
 
-def test_a_machine_with_chips_and_no_label_is_a_slice_of_its_own():
+def test_machine_with_chips_but_no_label_is_its_own_slice():
     nodes = [Node(f"m{n}", "10.0.0.1", "", {"TPU": 4.0}, {"TPU": 4.0}) for n in range(2)]
     assert choose(nodes, 2, 2, tpu=True) == [{"TPU": 4.0}] * 2
 
@@ -111,17 +111,17 @@ def test_slices_in_use_or_incomplete_are_skipped():
     assert choose(nodes, tpu=True) == [taken("c", 0), taken("c", 1)]
 
 
-def test_a_slice_without_its_first_worker_is_not_whole():
+def test_slice_without_its_first_worker_is_incomplete():
     with pytest.raises(Lacking):
         choose([vm("a", 1, shape=""), vm("a", 2, shape="")], tpu=True)
 
 
-def test_several_slices_are_of_one_type():
+def test_several_slices_have_the_same_type():
     nodes = [*slice_of("a"), *big("big"), *slice_of("b", kind="v5p-16"), *slice_of("c")]
     assert choose(nodes, slices=2, tpu=True) == [taken(name, n) for name in "ac" for n in range(2)]
 
 
-def test_without_a_number_of_hosts_the_biggest_slice_is_chosen():
+def test_biggest_slice_is_chosen_without_a_number_of_hosts():
     nodes = [*slice_of("a"), *big("b")]
     assert len(choose(nodes, tpu=True)) == 4
     assert len(choose(nodes, 2, tpu=True)) == 2
@@ -152,7 +152,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def hosts(ray):
-    """hosts(wish, ...) requests these one after the other; returns the groups."""
+    """hosts(wish, ...) requests hosts for one wish after the other; returns the groups."""
 
     def hosts(*wishes, between=lambda group: None):
         async def requested():
@@ -167,7 +167,7 @@ def hosts(ray):
     return hosts
 
 
-def test_a_failed_connection_is_refused_and_not_retried(ray):
+def test_failed_connection_is_rejected_and_not_retried(ray):
     async def twice():
         cluster = Cluster("")
         for _ in range(2):
@@ -179,7 +179,7 @@ def test_a_failed_connection_is_refused_and_not_retried(ray):
     assert ray.connects == 1
 
 
-def test_the_next_launch_uses_the_connection_of_an_abandoned_one(ray, monkeypatch):
+def test_next_launch_uses_the_connection_of_an_abandoned_one(ray, monkeypatch):
     waits = threading.Event()
     monkeypatch.setattr(placement, "_connect", lambda address: waits.wait())
 
@@ -197,7 +197,7 @@ def test_the_next_launch_uses_the_connection_of_an_abandoned_one(ray, monkeypatc
     assert len(asyncio.run(twice()).actors) == 2
 
 
-def test_a_cluster_that_stops_answering_is_refused(ray, hosts, monkeypatch):
+def test_cluster_that_stops_answering_is_rejected(ray, hosts, monkeypatch):
     def survey():
         raise TimeoutError
 
@@ -217,7 +217,7 @@ def test_each_host_is_an_actor_in_its_own_bundle(ray, hosts):
     assert group.names == ["m0", "m1"]
 
 
-def test_a_launch_like_the_last_one_gets_the_same_hosts(ray, hosts):
+def test_launch_like_the_last_one_gets_the_same_hosts(ray, hosts):
     first, second = hosts(a_wish(2), a_wish(2))
     assert first is second
     assert len(ray.placed) == 1
@@ -257,7 +257,7 @@ def test_broken_hosts_are_not_used_again(ray, hosts):
     assert ray.removed == [1]
 
 
-def test_a_launch_waits_for_missing_hosts(ray, hosts):
+def test_launch_waits_for_missing_hosts(ray, hosts):
     progress = []
 
     def tell(what):
@@ -271,7 +271,7 @@ def test_a_launch_waits_for_missing_hosts(ray, hosts):
     assert progress[1].startswith("waiting for the cluster, up to 60 s: Need 2 hosts")
 
 
-def test_a_placement_that_times_out_is_refused(ray, hosts):
+def test_placement_that_times_out_is_rejected(ray, hosts):
     ray.fits = False
     with pytest.raises(LaunchError, match="another job may have taken them"):
         hosts(a_wish())
@@ -286,7 +286,7 @@ def test_a_placement_that_times_out_is_refused(ray, hosts):
         (ImportError("No module named 'xla_nb'"), "The cluster's hosts cannot import xla_nb"),
     ],
 )
-def test_an_unsuitable_host_is_refused_and_all_are_released(ray, hosts, answer, message):
+def test_unsuitable_host_is_rejected_and_all_are_released(ray, hosts, answer, message):
     ray.actors = [Actor(about=about), Actor(about=lambda: answer)]
     with pytest.raises(LaunchError, match=message):
         hosts(a_wish())
@@ -338,7 +338,7 @@ def test_closing_releases_all_hosts(ray):
     assert ray.removed == [1, 2]
 
 
-# ---------------------------------------------------------------- what a group serves
+# ---------------------------------------------------------------- wishes a group serves
 
 
 def pod(**wish):
@@ -352,7 +352,7 @@ def test_simulated_hosts_serve_any_number_of_slices(slices):
     assert a_group(Actor(), Actor(), hosts=2).serves(a_wish(2, slices))
 
 
-def test_slices_of_unequal_size_are_refused():
+def test_slices_of_unequal_size_are_rejected():
     with pytest.raises(UsageError, match="3 hosts cannot be divided into 2 slices"):
         a_group(Actor(), Actor(), Actor()).seats(2)
 
@@ -381,12 +381,12 @@ def introduced(abouts, bundle, nodes=()):
     return asyncio.run(introduce())
 
 
-def test_a_tpu_vm_without_chips_is_refused():
+def test_tpu_vm_without_chips_is_rejected():
     with pytest.raises(LaunchError, match="Ray counts 4 TPU chips on m1, but none is visible"):
         introduced([about(chips=0)], {"TPU": 4.0})
 
 
-def test_a_tpu_vm_without_a_worker_number_gets_that_of_its_label():
+def test_tpu_vm_without_a_worker_number_gets_that_of_its_label():
     abouts = [
         about(0, node="a1", chips=4, environ={"TPU_WORKER_ID": "1"}),
         about(1, node="a0", chips=4),
@@ -396,7 +396,7 @@ def test_a_tpu_vm_without_a_worker_number_gets_that_of_its_label():
     assert [each.environ.get("TPU_WORKER_ID") for each in numbered] == ["1", "0", None]
 
 
-def test_hosts_with_one_name_are_told_apart_by_address_and_node():
+def test_hosts_with_the_same_name_are_distinguished_by_address_and_node():
     abouts = [about(n, hostname="vm", node=f"{n}23456789") for n in (1, 2)]
     names = [host.name for host in introduced(abouts, {})]
     assert names == ["vm 10.0.0.1/123456", "vm 10.0.0.2/223456"]

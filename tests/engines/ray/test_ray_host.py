@@ -1,4 +1,4 @@
-"""A host without Ray: a double of the engine; the test plays the job.
+"""A host without Ray: a test double of the engine, and the test plays the job.
 
 (engines/ray/host.py; the simulation has a test_host.py already.)
 """
@@ -21,11 +21,11 @@ from xla_nb.messages.orders import HostGroup, Order, Request
 from xla_nb.process_state.random_state import Inheritance
 from xla_nb.record import files as record_files
 
-PATIENCE = 60  # seconds for what must come
+PATIENCE = 60  # seconds to wait for expected events
 
 
 class Engine:
-    """Records its calls; `start` returns the reading end of a job's events."""
+    """Record calls; `start` returns the reading end of a job's events."""
 
     def __init__(self):
         self.order = self.parcel = self.job = self.refuses = None
@@ -100,7 +100,7 @@ def a_part(name="right", program=None, env=None, sets=None, group=None, **change
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Answers without news come at once, and the machine has no TPU."""
+    """Answer at once without news, and hide any TPU of the machine."""
     monkeypatch.setattr(host_module, "_LONGEST", 0.0)
     monkeypatch.setattr(host_module, "_PAUSE", 0.001)
     monkeypatch.setattr("xla_nb.engines.ray.host.count_chips", lambda: 0)
@@ -118,7 +118,7 @@ def engine():
 
 
 class Host(HostActor):
-    """Without Ray."""
+    """A host without Ray."""
 
     def __init__(self, engine, address="10.0.0.2"):
         self.address, self.node, self.environ, self.path = address, "abcdef", os.environ, sys.path
@@ -155,7 +155,7 @@ def started(rank, pid):
 # ---------------------------------------------------------------- description
 
 
-def test_a_host_describes_itself(host, monkeypatch):
+def test_host_describes_itself(host, monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "3")
     monkeypatch.setenv("MEGASCALE_SLICE_ID", "1")
     about = host.about()
@@ -185,7 +185,7 @@ def here(engine):
         made.forget(run)
 
 
-def test_each_run_reserves_a_port_of_its_own(here):
+def test_each_run_reserves_its_own_port(here):
     first, second = here.hold_port("r1"), here.hold_port("r2")
     assert first[0] == "127.0.0.1"
     assert first != second
@@ -193,7 +193,7 @@ def test_each_run_reserves_a_port_of_its_own(here):
     assert is_held(second)
 
 
-def test_a_runs_port_is_reserved_until_its_end(here, engine):
+def test_port_of_a_run_is_reserved_until_its_end(here, engine):
     first, second = here.hold_port("r1"), here.hold_port("r2")
     here.start(a_part(), b"")
     assert not here.news("r1", 0).over
@@ -207,7 +207,7 @@ def test_a_runs_port_is_reserved_until_its_end(here, engine):
 # ---------------------------------------------------------------- starting
 
 
-def test_the_program_is_written_to_a_record_on_the_host(start, engine):
+def test_program_is_written_to_a_record_on_the_host(start, engine):
     start(program={"cell.py": b"x = 1", "cell.json": b"{}"})
     path = Path(engine.order.request.record)
     assert path.parent == record_files.home() / "parts"
@@ -225,13 +225,13 @@ def test_hosts_that_share_a_home_can_start_the_same_part(start, engine):
     other.job.close()
 
 
-def test_the_engine_gets_the_values_and_the_order(start, engine):
+def test_engine_gets_the_values_and_the_order(start, engine):
     start()
     assert engine.parcel == b"values"
     assert engine.order.host_group == HostGroup(2, 1, ("10.0.0.1", 1234))
 
 
-def test_the_launch_is_fitted_to_the_host(start, engine):
+def test_launch_is_fitted_to_the_host(start, engine):
     start(n=None, user_env={"MINE": "1"}, sets={"TPU_WORKER_ID": "1"})
     assert (engine.order.device, engine.order.ranks) == ("CPU", 4)
     assert engine.order.env["MINE"] == "1"
@@ -239,7 +239,7 @@ def test_the_launch_is_fitted_to_the_host(start, engine):
 
 
 @pytest.mark.parametrize("cwd", ["/not/there", "/" + "x" * 300])
-def test_without_the_notebooks_folder_ranks_start_in_the_home(start, engine, cwd):
+def test_ranks_start_in_the_home_folder_if_the_notebooks_folder_is_missing(start, engine, cwd):
     start(cwd=cwd)
     assert engine.order.request.cwd == str(Path.home())
 
@@ -249,13 +249,13 @@ def test_ranks_start_in_the_notebooks_folder_if_it_exists(start, engine, tmp_pat
     assert engine.order.request.cwd == str(tmp_path)
 
 
-def test_a_launch_that_does_not_fit_is_refused_with_the_reason(host):
+def test_launch_that_does_not_fit_is_rejected_with_the_reason(host):
     refused = host.start(a_part(user_env={"PJRT_DEVICE": "CUDA"}), b"")
     assert refused.startswith("PJRT_DEVICE=CUDA is not supported")
     assert not (record_files.home() / "parts").exists()
 
 
-def test_a_launch_that_the_engine_refuses_leaves_a_closed_record(host, engine):
+def test_launch_rejected_by_the_engine_leaves_a_closed_record(host, engine):
     engine.refuses = LaunchError("no torch_xla")
     assert host.start(a_part(), b"") == "no torch_xla"
     assert may_be_tidied(engine)
@@ -267,7 +267,7 @@ def may_be_tidied(engine):
     return (files.path / "run.json").exists() and not files.is_owned
 
 
-def test_a_launch_forgotten_while_starting_is_ended(host, engine):
+def test_launch_forgotten_while_starting_is_killed(host, engine):
     forgetting = threading.Thread(target=host.forget, args=("r1",))
     engine.during = forgetting.start
     assert host.start(a_part(), b"") == ""
@@ -283,19 +283,19 @@ def is_closed(engine):
     return may_be_tidied(engine)
 
 
-def test_a_forgotten_run_is_killed_and_closed(start, engine):
+def test_forgotten_run_is_killed_and_closed(start, engine):
     job = start()
     job.host.forget("r1")
     assert engine.killed == ["r1"]
     assert is_closed(engine)
 
 
-def test_an_unknown_run_can_be_forgotten(host, engine):
+def test_unknown_run_can_be_forgotten(host, engine):
     host.forget("r9")
     assert engine.killed == ["r9"]
 
 
-# ---------------------------------------------------------------- the order of news
+# ---------------------------------------------------------------- order of news
 
 
 def test_notices_come_before_the_ranks_events(start, monkeypatch):
@@ -307,7 +307,7 @@ def test_notices_come_before_the_ranks_events(start, monkeypatch):
     assert rank.rank == 2
 
 
-def test_events_of_a_host_name_it(start):
+def test_events_name_their_host(start):
     job = start(name="right")
     begun = events.JobStarted(pid=1, host="its-hostname", ranks=1, simulated=True, first=2)
     job.says(begun, started(2, 100), finished(7))
@@ -326,12 +326,12 @@ def test_output_is_sent_no_later_than_the_event_after_it(start):
 
 @pytest.fixture
 def in_two_parts(monkeypatch):
-    """A result of more than 10 bytes takes two looks."""
+    """Make a result of more than 10 bytes need two answers."""
     monkeypatch.setattr(host_module, "LARGEST", 10)
     monkeypatch.setattr("xla_nb.engines.ray.files.LARGEST", 10)
 
 
-def test_a_ranks_return_is_sent_after_its_value(start, in_two_parts):
+def test_return_of_a_rank_is_sent_after_its_value(start, in_two_parts):
     job = start()
     job.writes("rank-2.result", b"0123456789abcdef")
     job.says(finished(2))
@@ -341,7 +341,7 @@ def test_a_ranks_return_is_sent_after_its_value(start, in_two_parts):
     assert second.files[0].data == b"abcdef"
 
 
-def test_the_jobs_end_is_sent_last_after_all_output(start, in_two_parts):
+def test_end_of_the_job_is_sent_last_after_all_output(start, in_two_parts):
     job = start()
     job.writes("rank-2.out", b"0123456789abcdef")
     job.says(events.RankStopped(rank=2), events.JobEnded(status=0))
@@ -356,7 +356,7 @@ def test_the_jobs_end_is_sent_last_after_all_output(start, in_two_parts):
     )
 
 
-def test_a_job_that_closes_its_socket_has_ended(start, engine):
+def test_job_that_closes_its_socket_has_ended(start, engine):
     job = start()
     engine.job.close()
     news = job.news()
@@ -364,14 +364,14 @@ def test_a_job_that_closes_its_socket_has_ended(start, engine):
     assert (ended.status, ended.host, news.over) == (None, "right", True)
 
 
-def test_a_jobs_unfinished_last_line_is_sent(start):
+def test_unfinished_last_line_of_a_job_is_sent(start):
     job = start()
     job.writes("job.err", b"Segmentation fault")
     job.says(events.JobEnded(status=-11))
     assert [piece.data for piece in job.news().files] == [b"Segmentation fault"]
 
 
-def test_an_ended_run_has_a_closed_record_and_no_socket(start, engine):
+def test_ended_run_has_a_closed_record_and_no_socket(start, engine):
     job = start()
     job.says(events.JobEnded(status=0))
     assert job.news().over
@@ -381,7 +381,7 @@ def test_an_ended_run_has_a_closed_record_and_no_socket(start, engine):
 # ---------------------------------------------------------------- lost answers
 
 
-def test_a_lost_answer_is_sent_again(start):
+def test_lost_answer_is_sent_again(start):
     job = start()
     job.writes("rank-2.out", b"printed")
     job.says(started(2, 100))
@@ -391,7 +391,7 @@ def test_a_lost_answer_is_sent_again(start):
     assert job.news().events == []
 
 
-def test_a_lost_last_answer_is_sent_again(start):
+def test_lost_last_answer_is_sent_again(start):
     job = start()
     job.says(events.JobEnded(status=0))
     lost = job.host.news("r1", 0)
@@ -399,7 +399,7 @@ def test_a_lost_last_answer_is_sent_again(start):
     assert job.news() == lost
 
 
-def test_an_answer_waits_for_news(start, monkeypatch):
+def test_answer_waits_for_news(start, monkeypatch):
     monkeypatch.setattr(host_module, "_LONGEST", PATIENCE)
     job = start()
     answers = []
@@ -410,7 +410,7 @@ def test_an_answer_waits_for_news(start, monkeypatch):
     assert [events.decode(event).rank for event in answers[0].events] == [2]
 
 
-def test_without_news_an_empty_answer_is_sent(start):
+def test_empty_answer_is_sent_without_news(start):
     job = start()
     news = job.news()
     assert (news.number, news.events, news.files, news.over) == (1, [], [], False)
@@ -433,7 +433,7 @@ def test_stacks_are_requested_through_the_record(start):
     assert (job.path / "stacks").read_bytes() == b""  # one write: two would be two requests
 
 
-def test_the_first_host_learns_through_its_record_that_it_is_alone(start):
+def test_first_host_learns_through_its_record_that_it_is_alone(start):
     job = start()
     job.host.alone("r1")
     assert (job.path / "alone").exists()
@@ -450,7 +450,7 @@ def test_env_passes_any_variable_to_ranks(start, engine):
     assert engine.order.env["LD_LIBRARY_PATH"] == "/mine"
 
 
-def test_the_notebooks_folders_come_first_on_the_path_if_they_exist(tmp_path):
+def test_existing_folders_of_the_notebook_come_first_on_the_path(tmp_path):
     notebooks = ["", "/not/there", "/" + "x" * 300, str(tmp_path)]
     path = host_module._path(notebooks, ["/own", str(tmp_path)])
     assert path == ("", str(tmp_path), "/own")
