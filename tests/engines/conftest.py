@@ -1,4 +1,4 @@
-"""Kernels of these tests have fork servers that are started, as a user's are."""
+"""Kernels of these tests start their own fork servers, as a user's do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Programs handed to live ranks over their lines, and followed until all that run one have left."""
+"""Programs sent to live ranks over their sockets, and followed until all their ranks have left."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from xla_nb.rank.cells import connect, following
 
 
 class Job:
-    """Live ranks of this process: `sender` is the job's, `lines` are the ranks' ends."""
+    """Live ranks in this process: `sender` is the job's, `lines` are the ranks' ends."""
 
     def __init__(self, ranks):
         self.pidfd = os.pidfd_open(os.getpid())
@@ -71,7 +71,7 @@ def job():
 
 
 def taken(line):
-    """The events' socket of the next program, as a rank has it."""
+    """The events' socket of the next program, as a rank gets it."""
     message, fds = channel.take(line, 16, 3)
     assert message
     for file in fds[1:]:
@@ -83,7 +83,7 @@ def kinds(feed):
     return [type(event).__name__ for event in feed.wait(0)]
 
 
-def test_a_program_is_over_once_all_that_run_it_have_left_it(job):
+def test_program_is_over_once_all_its_ranks_have_left(job):
     started = job(3)
     program = started.hand(Turn("group", 1, (0, 2)))
     ranks = [taken(line) for line in started.lines]
@@ -99,7 +99,7 @@ def test_a_program_is_over_once_all_that_run_it_have_left_it(job):
         rank.sock.close()
 
 
-def test_a_program_hears_of_the_death_of_a_rank_that_runs_it(job):
+def test_program_receives_only_deaths_of_its_own_ranks(job):
     started = job(1)
     program = started.hand(Turn("group", 1))
     assert kinds(program) == ["JobStarted"]
@@ -110,7 +110,7 @@ def test_a_program_hears_of_the_death_of_a_rank_that_runs_it(job):
     program.close()
 
 
-def test_a_program_for_a_rank_that_has_died_before_it_came_is_told_how(job):
+def test_program_for_a_dead_rank_receives_the_death(job):
     started = job(1)
     started.tell(events.ProcessDied(pid=os.getpid(), status=-signal.SIGKILL))
     program = started.hand(Turn("group", 1))
@@ -120,7 +120,7 @@ def test_a_program_for_a_rank_that_has_died_before_it_came_is_told_how(job):
     program.close()
 
 
-def test_a_program_ends_with_the_job_of_its_ranks(job):
+def test_program_ends_with_the_job_of_its_ranks(job):
     started = job(1)
     program = started.hand(Turn("group", 1))
     taken(started.lines[0]).sock.close()
@@ -132,20 +132,20 @@ def test_a_program_ends_with_the_job_of_its_ranks(job):
         started.hand(Turn("group", 2))
 
 
-def test_ranks_are_told_to_end_that_have_only_just_opened_their_lines(job):
+def test_ranks_that_have_just_connected_are_told_to_end(job):
     started = job(2)
     started.end()
     assert [following(line) for line in started.lines] == [None, None]
 
 
-def test_a_rank_that_opens_its_line_when_nobody_is_there_any_more_ends(job):
+def test_rank_that_connects_after_the_end_ends(job):
     started = job(0)
     started.end()
     started.lines.append(connect(started.control, 0))
     assert following(started.lines[0]) is None
 
 
-def test_a_program_is_refused_where_a_busy_rank_has_too_many_to_take(job):
+def test_program_is_rejected_if_a_busy_rank_has_too_many_unread(job):
     started = job(2)
     with pytest.raises(LaunchError, match="Rank 1 is busy and has not yet read"):
         for number in range(100_000):

@@ -1,4 +1,4 @@
-"""What ranks display: written whole, read while it grows, and bounded."""
+"""Displays of ranks: written in whole lines, read while the file grows, and bounded."""
 
 import os
 import signal
@@ -32,10 +32,10 @@ def texts(path):
     return [display.text for display in read(path)]
 
 
-# ---------------------------------------------------------------- what it means
+# ---------------------------------------------------------------- kinds of lines
 
 
-def test_displays_are_read_in_order_as_they_were_made(journal, path):
+def test_displays_are_read_in_order(journal, path):
     journal.add(show("one", data={"text/plain": "one", "image/png": "iVBO"}, id="a"))
     journal.add(show("two", metadata={"image/png": {"width": 3}}, result=True))
     one, two = read(path)
@@ -43,11 +43,11 @@ def test_displays_are_read_in_order_as_they_were_made(journal, path):
     assert two == Display({"text/plain": "two"}, {"image/png": {"width": 3}}, None, result=True)
 
 
-def test_without_a_file_there_are_none(path):
+def test_missing_file_has_no_displays(path):
     assert read(path) == []
 
 
-def test_clearing_takes_all_away(journal, path):
+def test_clear_removes_all_displays(journal, path):
     for line in (show("one"), encode("clear", wait=False)):
         journal.add(line)
     assert texts(path) == []
@@ -55,7 +55,7 @@ def test_clearing_takes_all_away(journal, path):
     assert texts(path) == ["two"]
 
 
-def test_clearing_may_wait_for_the_next_display(journal, path):
+def test_clear_with_wait_takes_effect_at_the_next_display(journal, path):
     for line in (show("one"), encode("clear", wait=True)):
         journal.add(line)
     assert texts(path) == ["one"]
@@ -63,19 +63,19 @@ def test_clearing_may_wait_for_the_next_display(journal, path):
     assert texts(path) == ["two"]
 
 
-def test_an_update_takes_the_place_of_those_with_its_id(journal, path):
+def test_update_replaces_displays_with_its_id(journal, path):
     for line in (show("one", id="a"), show("other", id="b"), update("a", "new")):
         journal.add(line)
     assert texts(path) == ["new", "other"]
 
 
-def test_an_update_of_an_unknown_id_is_shown_anew(journal, path):
+def test_update_of_an_unknown_id_is_a_new_display(journal, path):
     for line in (show("one", id="a"), show("none"), update("z", "new"), update("z", "newer")):
         journal.add(line)
     assert texts(path) == ["one", "none", "newer"]
 
 
-def test_an_update_after_a_clearing_that_waits_is_shown_in_place_or_alone(journal, path):
+def test_update_after_a_waiting_clear_replaces_in_place_or_clears(journal, path):
     for line in (show("one", id="a"), show("two"), encode("clear", wait=True), update("a", "new")):
         journal.add(line)
     assert texts(path) == ["new", "two"]
@@ -83,20 +83,20 @@ def test_an_update_after_a_clearing_that_waits_is_shown_in_place_or_alone(journa
     assert texts(path) == ["other"]
 
 
-def test_a_display_shows_itself_again(journal, path):
+def test_display_object_shows_itself_again(journal, path):
     journal.add(show("one", metadata={"a": 1}))
     assert read(path)[0]._repr_mimebundle_(include=None) == ({"text/plain": "one"}, {"a": 1})
 
 
-def test_lone_surrogates_are_question_marks(journal, path):
+def test_lone_surrogates_become_question_marks(journal, path):
     journal.add(show("a\ud800b"))
     assert texts(path) == ["a?b"]
 
 
-# ---------------------------------------------------------------- as it grows
+# ---------------------------------------------------------------- reading while the file grows
 
 
-def test_each_look_takes_what_is_new(journal, path):
+def test_each_look_reads_new_displays(journal, path):
     reader = Reader(path)
     assert not reader.look()
     journal.add(show("one"))
@@ -107,7 +107,7 @@ def test_each_look_takes_what_is_new(journal, path):
     assert [one.text for one in reader.shown.displays] == ["one", "two"]
 
 
-def test_half_a_line_waits_for_the_rest(path):
+def test_partial_line_waits_for_the_rest(path):
     reader = Reader(path)
     line = show("one")
     path.write_bytes(line[:20])
@@ -118,7 +118,7 @@ def test_half_a_line_waits_for_the_rest(path):
     assert [one.text for one in reader.shown.displays] == ["one"]
 
 
-def test_what_a_killed_process_left_costs_no_other_display(journal, path):
+def test_partial_line_of_a_killed_process_costs_no_other_display(journal, path):
     journal.add(show("one"))
     with path.open("ab") as file:
         file.write(show("half")[:30])
@@ -138,7 +138,7 @@ def test_what_a_killed_process_left_costs_no_other_display(journal, path):
         b'{"kind": "clear"}\n',
     ],
 )
-def test_a_damaged_line_is_counted(line, journal, path):
+def test_damaged_line_is_counted(line, journal, path):
     journal.add(show("one"))
     journal.add(line)
     reader = Reader(path)
@@ -147,10 +147,10 @@ def test_a_damaged_line_is_counted(line, journal, path):
     assert reader.shown.unreadable == 1
 
 
-# ---------------------------------------------------------------- bounds
+# ---------------------------------------------------------------- limits
 
 
-def test_of_too_many_the_newest_are_kept_and_the_others_counted(journal, path):
+def test_only_the_newest_displays_are_kept_and_the_others_counted(journal, path):
     for number in range(displays.MOST + 20):
         journal.add(show(str(number)))
     reader = Reader(path)
@@ -159,14 +159,14 @@ def test_of_too_many_the_newest_are_kept_and_the_others_counted(journal, path):
     assert reader.shown.dropped == 20
 
 
-def test_of_too_large_ones_the_newest_are_kept(journal, path, monkeypatch):
+def test_only_the_newest_displays_within_the_byte_limit_are_kept(journal, path, monkeypatch):
     monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
     for number in range(4):
         journal.add(show(f"{number}" * 4000))
     assert [text[0] for text in texts(path)] == ["2", "3"]
 
 
-def test_a_long_journal_is_begun_anew_where_it_is_cleared(journal, path, monkeypatch):
+def test_long_journal_is_rewritten_when_cleared(journal, path, monkeypatch):
     monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
     reader = Reader(path)
     sizes = []
@@ -180,7 +180,7 @@ def test_a_long_journal_is_begun_anew_where_it_is_cleared(journal, path, monkeyp
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_journal_that_is_full_takes_no_more_until_it_is_cleared(journal, path, monkeypatch):
+def test_full_journal_rejects_displays_until_cleared(journal, path, monkeypatch):
     monkeypatch.setattr(displays, "MOST_BYTES", 1000)
     monkeypatch.setattr(displays, "JOURNAL", 2000)
     with pytest.raises(OSError, match="2 KiB is the limit for a rank's displays"):
@@ -194,7 +194,7 @@ def test_a_journal_that_is_full_takes_no_more_until_it_is_cleared(journal, path,
 # ---------------------------------------------------------------- several writers, full disks
 
 
-def test_processes_write_whole_lines_at_once(journal, path):
+def test_concurrent_processes_write_whole_lines(journal, path):
     children = []
     for child in range(4):
         pid = os.fork()
@@ -215,7 +215,7 @@ def test_processes_write_whole_lines_at_once(journal, path):
     }
 
 
-def test_a_writer_that_is_killed_keeps_nobody_waiting(journal, path):
+def test_killed_writer_does_not_block_others(journal, path):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -231,7 +231,7 @@ def test_a_writer_that_is_killed_keeps_nobody_waiting(journal, path):
     assert texts(path) == ["one"]
 
 
-def test_what_a_full_disk_cannot_take_leaves_nothing(journal, path, monkeypatch):
+def test_failed_write_on_a_full_disk_leaves_no_partial_line(journal, path, monkeypatch):
     journal.add(show("one"))
     before, write = path.read_bytes(), os.write
 

@@ -1,4 +1,4 @@
-"""Rows that ranks reported: written, read while the run goes on, and read later."""
+"""Rows that ranks reported: written, read during the run, and read later."""
 
 import json
 import math
@@ -30,19 +30,19 @@ def history(tmp_path):
     return history
 
 
-# ---------------------------------------------------------------- one row
+# ---------------------------------------------------------------- single rows
 
 
-def test_a_row_round_trips():
+def test_row_round_trips():
     row = Row(3, 1.5, 40, {"loss": 0.25, "top": math.inf})
     assert decode(encode(3, 1.5, 40, row.figures)) == row
 
 
-def test_a_row_is_one_line_of_json():
+def test_row_is_one_line_of_json():
     assert encode(0, 1.5, None, {"loss": 1.0}).decode() == line(0, loss=1.0)
 
 
-# ---------------------------------------------------------------- rows as they arrive
+# ---------------------------------------------------------------- new rows
 
 
 def test_each_row_is_returned_once(path):
@@ -55,7 +55,7 @@ def test_each_row_is_returned_once(path):
     assert list(rows.new()) == [Row(2, 1.5, 2, {"loss": 0.25})]
 
 
-def test_a_partial_row_waits_for_the_rest(path):
+def test_partial_row_waits_for_the_rest(path):
     rows = Rows(path)
     whole = line(0, loss=1.0)
     path.write_text(whole + whole[:10])
@@ -65,7 +65,7 @@ def test_a_partial_row_waits_for_the_rest(path):
     assert len(list(rows.new())) == 1
 
 
-def test_a_missing_file_has_no_rows_until_it_is_written(path):
+def test_missing_file_has_no_rows_until_it_is_written(path):
     rows = Rows(path)
     assert list(rows.new()) == []
     path.write_text(line(0, loss=1.0))
@@ -78,7 +78,7 @@ def test_rows_beyond_one_read_are_returned(path, monkeypatch):
     assert [row.figures["loss"] for row in Rows(path).new()] == list(range(50))
 
 
-def test_the_step_of_a_row_defaults_to_its_number(path):
+def test_step_of_a_row_defaults_to_its_number(path):
     path.write_text(line(7, loss=1.0) + line(8, step=100, loss=1.0) + line(9, step=0, loss=1.0))
     assert [row.step for row in Rows(path).new()] == [7, 100, 0]
 
@@ -86,7 +86,7 @@ def test_the_step_of_a_row_defaults_to_its_number(path):
 # ---------------------------------------------------------------- by name
 
 
-def test_a_figure_maps_ranks_to_values_in_report_order(history):
+def test_figure_maps_ranks_to_values_in_report_order(history):
     late_first = line(1, loss=0.5) + line(0, loss=1.0) + line(2, loss=0.25)
     reported = history(r0=late_first, r3=line(0, loss=9.0))
     assert reported["loss"] == {0: [1.0, 0.5, 0.25], 3: [9.0]}
@@ -104,7 +104,7 @@ def test_names_of_all_ranks_are_listed_once(history):
     assert "loss" in reported
 
 
-def test_an_unknown_figure_raises_and_lists_the_reported_ones(history):
+def test_unknown_figure_raises_and_lists_the_reported_ones(history):
     reported = history(r0=line(0, loss=1.0, accuracy=1.0))
     with pytest.raises(KeyError, match=r"No rank reported 'los'\. Reported: accuracy and loss\."):
         reported["los"]
@@ -133,20 +133,20 @@ def test_rows_have_rank_step_time_and_figures(history):
     ]
 
 
-def test_a_figure_named_like_a_column_does_not_replace_it(history):
+def test_figure_named_like_a_column_does_not_replace_it(history):
     reported = history(r2=line(0, rank=7.0, loss=1.0))
     assert reported.rows == [{"rank": 2, "step": 0, "at": 1.5, "loss": 1.0}]
     assert list(reported.frame().columns) == ["rank", "step", "at", "loss"]
 
 
-def test_a_frame_has_a_row_per_report_and_nan_for_missing_figures(history):
+def test_frame_has_a_row_per_report_and_nan_for_missing_figures(history):
     frame = history(r0=line(0, loss=1.0) + line(1, f1=0.5)).frame()
     assert list(frame.columns) == ["rank", "step", "at", "loss", "f1"]
     assert frame["loss"].isna().tolist() == [False, True]
     assert frame["at"][0].isoformat() == "1970-01-01T00:00:01.500000+00:00"
 
 
-def test_an_empty_frame_has_the_columns(tmp_path):
+def test_empty_frame_has_the_columns(tmp_path):
     frame = History({0: tmp_path / "none"}).frame()
     assert list(frame.columns) == ["rank", "step", "at"]
     assert len(frame) == 0

@@ -34,7 +34,7 @@ def test_home_defaults_to_the_users_state_directory(monkeypatch):
 
 
 @pytest.mark.parametrize("unset", [None, ""])
-def test_the_state_directory_has_a_default(monkeypatch, unset):
+def test_state_directory_has_a_default(monkeypatch, unset):
     monkeypatch.delenv("XLA_NB_HOME")
     monkeypatch.setenv("HOME", "/users/me")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -43,7 +43,7 @@ def test_the_state_directory_has_a_default(monkeypatch, unset):
     assert home() == Path("/users/me/.local/state/xla_nb")
 
 
-def test_a_record_names_its_files():
+def test_record_names_its_files():
     record = Record(Path("/r"))
     assert record.program("m") == Path("/r/program/m.py")
     assert (record.log(3), record.log(3, "err")) == (Path("/r/rank-3.out"), Path("/r/rank-3.err"))
@@ -55,7 +55,7 @@ def test_a_record_names_its_files():
     assert (record.stacks_request, record.others_ended) == ("/r/stacks", Path("/r/alone"))
 
 
-def test_files_that_grow_are_known_by_their_endings():
+def test_growing_files_are_identified_by_their_suffixes():
     record = Record(Path("/r"))
     grow = [record.log(3, "err"), record.log(None), record.history(3), record.result(3)]
     others = [record.events, record.summary, Path(record.stacks_request), record.others_ended]
@@ -66,7 +66,7 @@ def test_files_that_grow_are_known_by_their_endings():
 
 
 PACKAGE = Path(files.__file__).parents[1]
-#: Parts of names that mean a record's file in any string, and words that do so in a path.
+#: Parts of names that refer to a record's file in any string, and words that do so in a path.
 PARTS = re.compile(
     r"rank-(\d+)?|(rank-\d+|job|run\.json)?\.(out|err|history|result|now|partial)"
     r"|events\.jsonl|run\.json"
@@ -75,7 +75,7 @@ WORDS = {"stacks", "alone", "owner", "program"}
 
 
 def spelled(source: str) -> Iterator[str]:
-    """Names of a record's files that a module spells by hand."""
+    """Names of a record's files that a module spells out."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and PARTS.fullmatch(str(node.value)):
             yield str(node.value)
@@ -86,7 +86,7 @@ def spelled(source: str) -> Iterator[str]:
         yield from (name for name in names if name in WORDS)
 
 
-def test_no_other_module_spells_a_files_name():
+def test_no_other_module_spells_out_names_of_files():
     modules = set(PACKAGE.rglob("*.py")) - {Path(files.__file__)}
     assert {path: names for path in modules if (names := list(spelled(path.read_text())))} == {}
 
@@ -102,7 +102,7 @@ def test_no_other_module_spells_a_files_name():
         'Path(order.record, "alone")',
     ],
 )
-def test_a_spelled_name_is_detected(source):
+def test_spelled_out_name_is_detected(source):
     assert list(spelled(source))
 
 
@@ -111,13 +111,13 @@ def test_other_strings_are_not_names_of_files(source):
     assert not list(spelled(source))
 
 
-def test_a_record_can_be_used_as_a_path():
+def test_record_can_be_used_as_a_path():
     record = Record(Path("/r"))
     assert os.fspath(record) == "/r"
     assert repr(record) == "Record('/r')"
 
 
-def test_a_new_record_is_in_the_home(at_home):
+def test_new_record_is_in_the_home(at_home):
     record = Record.create("now")
     assert record.path == at_home / "runs" / "now"
     assert record.path.is_dir()
@@ -132,7 +132,7 @@ def test_only_the_owner_can_read_a_record(at_home):
     assert record.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_record_that_cannot_be_written_leaves_no_folder(at_home, monkeypatch):
+def test_record_that_cannot_be_written_leaves_no_folder(at_home, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -142,13 +142,13 @@ def test_a_record_that_cannot_be_written_leaves_no_folder(at_home, monkeypatch):
     assert list((files.home() / "runs").iterdir()) == []
 
 
-def test_a_record_is_never_created_twice(at_home):
+def test_record_is_never_created_twice(at_home):
     Record.create("now")
     with pytest.raises(FileExistsError):
         Record.create("now")
 
 
-def test_creating_an_unwritable_record_raises(at_home):
+def test_creating_a_record_in_an_unwritable_home_raises(at_home):
     (at_home / "runs").write_text("no folder")
     with pytest.raises(OSError):
         Record.create("now")
@@ -163,7 +163,7 @@ def test_events_are_recorded_in_order_one_per_line(at_home):
     assert [events.decode(line) for line in lines] == sent
 
 
-def test_an_event_that_cannot_be_recorded_is_told_and_waits(at_home):
+def test_event_that_cannot_be_recorded_raises_and_is_written_later(at_home):
     record = Record(at_home / "later")
     with pytest.raises(FileNotFoundError):
         record.add(events.Notice(text="first"))
@@ -173,7 +173,7 @@ def test_an_event_that_cannot_be_recorded_is_told_and_waits(at_home):
     assert [events.decode(line).text for line in lines] == ["first", "second"]
 
 
-def test_a_record_without_its_folder_can_be_closed(at_home):
+def test_record_without_its_folder_can_be_closed(at_home):
     gone = Record(at_home / "nowhere")
     gone.close({})
     assert not gone.path.exists()
@@ -189,7 +189,7 @@ def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
     assert names == ["owner", "rank-0.out", "run.json"]
 
 
-def test_a_summary_that_does_not_fit_is_cut_short(at_home, monkeypatch):
+def test_summary_that_does_not_fit_is_cut(at_home, monkeypatch):
     record = Record.create("now")
     write = private.write
 
@@ -212,27 +212,27 @@ def test_parts_have_their_own_folder(at_home):
     assert not (at_home / "runs").exists()
 
 
-def test_a_record_of_another_machines_process_counts_as_needed_for_a_week(at_home):
-    """Its process cannot be looked at from here."""
+def test_record_of_another_machine_counts_as_owned_for_a_week(at_home):
+    """Its process cannot be checked from this machine."""
     record = Record.create("elsewhere")
     owner = record.path / "owner"
     owner.write_text("1 0 another-machine")
     assert record.is_owned
     record.own()
-    record.disown()  # it is not this process's
+    record.disown()  # not owned by this process
     assert owner.exists()
     os.utime(owner, (1, 1))
     assert not record.is_owned
 
 
-def test_a_record_belongs_to_a_process_and_not_to_its_id(at_home):
+def test_record_belongs_to_a_process_and_not_to_its_pid(at_home):
     record = Record.create("mine")
     pid, _, machine = (record.path / "owner").read_text().split()
     (record.path / "owner").write_text(f"{pid} 1 {machine}")
     assert not record.is_owned
 
 
-def test_a_relative_home_is_one_of_the_notebooks_folder(at_home, monkeypatch, tmp_path):
+def test_relative_home_is_in_the_notebooks_folder(at_home, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XLA_NB_HOME", "runs-here")
     assert Record.create("now").path == tmp_path / "runs-here" / "runs" / "now"

@@ -1,4 +1,4 @@
-"""Log files read while they grow: whole lines, bounded reads, as a terminal shows them."""
+"""Reading log files while they grow: whole lines, bounded reads, as a terminal shows them."""
 
 import tracemalloc
 
@@ -29,7 +29,7 @@ def lines(tail):
     return found
 
 
-def test_a_missing_file_has_no_lines(tail):
+def test_missing_file_has_no_lines(tail):
     assert lines(tail) == []
     assert list(tail.finish()) == []
 
@@ -42,7 +42,7 @@ def test_each_line_is_returned_once(tail):
     assert list(tail.finish()) == []
 
 
-def test_a_partial_line_waits_for_the_rest(tail):
+def test_partial_line_waits_for_the_rest(tail):
     tail.add(b"be")
     assert lines(tail) == []
     assert tail.open_lines == ["be"]
@@ -57,12 +57,12 @@ def test_finish_returns_a_partial_line(tail):
     assert tail.open_lines == []
 
 
-def test_an_empty_line_is_a_line(tail):
+def test_empty_line_is_a_line(tail):
     tail.add(b"\n\n")
     assert lines(tail) == ["", ""]
 
 
-def test_a_progress_bar_is_one_line_with_its_last_state(tail):
+def test_progress_bar_is_one_line_with_its_last_state(tail):
     tail.add(b"\r 10%")
     assert lines(tail) == []
     assert tail.open_lines == [" 10%"]
@@ -73,7 +73,7 @@ def test_a_progress_bar_is_one_line_with_its_last_state(tail):
     assert lines(tail) == ["100%", "done"]
 
 
-def test_a_carriage_return_before_the_newline_is_dropped(tail):
+def test_carriage_return_before_the_newline_is_dropped(tail):
     tail.add(b"dos\r\n10%\r100%\r\n")
     assert list(tail.finish()) == ["dos", "100%"]
 
@@ -96,21 +96,21 @@ def test_characters_and_lines_may_span_reads(tail, monkeypatch, size):
     assert list(tail.finish()) == ["αβ €", "", "\N{GRINNING FACE}x", "end"]
 
 
-def test_a_character_may_be_written_in_two_parts(tail):
+def test_character_may_be_written_in_two_parts(tail):
     tail.add("€".encode()[:2])
     assert lines(tail) == []
     tail.add("€".encode()[2:] + b"\n")
     assert lines(tail) == ["€"]
 
 
-def test_a_long_line_is_cut_with_an_ellipsis(tail):
+def test_long_line_is_cut_with_an_ellipsis(tail):
     tail.add(b"x" * (record_tail.LONGEST + 1) + b"\n" + b"y" * record_tail.LONGEST + b"\n")
     long, whole = lines(tail)
     assert long == "x" * record_tail.LONGEST + " …"
     assert whole == "y" * record_tail.LONGEST
 
 
-def test_an_endless_line_takes_bounded_memory(tail, monkeypatch):
+def test_endless_line_takes_bounded_memory(tail, monkeypatch):
     monkeypatch.setattr(record_tail, "_CHUNK", 1 << 16)
     tail.add(b"x" * 10_000_000 + b"the end")
     tracemalloc.start()
@@ -122,7 +122,7 @@ def test_an_endless_line_takes_bounded_memory(tail, monkeypatch):
         tracemalloc.stop()
 
 
-def test_a_finished_bar_becomes_a_line_when_another_follows(tail):
+def test_finished_bar_becomes_a_line_when_another_follows(tail):
     tail.add(b"\r100%\r100%\n")
     assert lines(tail) == []
     assert tail.open_lines == ["100%"]
@@ -131,7 +131,7 @@ def test_a_finished_bar_becomes_a_line_when_another_follows(tail):
 
 
 def nested(outer, inner):
-    """The writes of tqdm for a bar and a second one below it."""
+    """The output of tqdm for a bar and a second one below it."""
     return [f"\router {outer}".encode(), b"\n", f"\rinner {inner}".encode(), b"\x1b[A"]
 
 
@@ -146,7 +146,7 @@ def test_nested_bars_are_not_lines_however_writes_are_split(tail):
     assert list(tail.finish()) == ["outer 3", "done"]
 
 
-def test_a_megabyte_of_nested_bars_is_folded(tail):
+def test_megabyte_of_nested_bars_is_folded(tail):
     tail.add(b"".join(nested(1, 2)) * 40_000 + b"\nend\n")
     assert list(tail.finish()) == ["outer 1", "end"]
 
@@ -156,22 +156,22 @@ def test_moving_up_past_the_first_line_is_harmless(tail):
     assert list(tail.finish()) == ["up", "next"]
 
 
-# ---------------------------------------------------------------- a bounded look
+# ---------------------------------------------------------------- bounded looks
 
 
-def test_a_look_returns_the_last_lines_and_counts_the_others(tail):
+def test_look_returns_the_last_lines_and_counts_the_others(tail):
     tail.add(b"zero\none\ntwo\nth")
     assert tail.look(2) == LineBlock(5, 1, ["one", "two"], [9, 13])
     assert tail.look(2) is None
     assert tail.count == 3
 
 
-def test_a_look_with_limit_zero_counts_lines(tail):
+def test_look_with_limit_zero_counts_lines(tail):
     tail.add(b"zero\none\n")
     assert tail.look(0) == LineBlock(9, 2, [], [])
 
 
-# ---------------------------------------------------------------- the ends of a file
+# ---------------------------------------------------------------- ends of a file
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def numbered(path, count):
     return path
 
 
-def test_a_short_file_is_all_head(tmp_path):
+def test_short_file_is_all_head(tmp_path):
     assert ends(numbered(tmp_path / "log", 3), 2, 2) == Ends(
         ["line 000", "line 001", "line 002"], 0, [], [9, 18, 27]
     )
@@ -198,22 +198,22 @@ def test_lines_between_head_and_tail_are_counted(tmp_path):
     )
 
 
-def test_a_big_file_has_the_same_ends(tmp_path, small):
+def test_big_file_has_the_same_ends(tmp_path, small):
     last = ["line 097", "line 098", "line 099"]
     path = numbered(tmp_path / "log", 100)
     offsets = [9, 18, 882, 891, 900]
     assert ends(path, 2, 3) == Ends(["line 000", "line 001"], 95, last, offsets)
 
 
-def test_a_known_count_is_used(tmp_path, small):
+def test_known_count_is_used(tmp_path, small):
     assert ends(numbered(tmp_path / "log", 100), 2, 3, count=1000).left_out == 995
 
 
-def test_a_missing_file_has_no_ends(tmp_path):
+def test_missing_file_has_no_ends(tmp_path):
     assert ends(tmp_path / "log", 2, 2) == Ends([], 0, [], [])
 
 
-def test_bars_that_the_cursor_moves_between_end_where_they_are_left(tmp_path):
+def test_bars_redrawn_by_cursor_movement_end_where_they_were_last_drawn(tmp_path):
     path = tmp_path / "log"
     drawn = (
         "outer 0%",
@@ -240,11 +240,11 @@ def test_before_returns_the_lines_that_end_at_an_offset(tmp_path):
     assert before(path, earlier.start, 2) == LineBlock(0, 0, ["line 000"])
 
 
-def test_there_are_no_lines_before_the_start(tmp_path):
+def test_no_lines_precede_the_start_of_a_file(tmp_path):
     assert before(numbered(tmp_path / "log", 5), 0, 2) == LineBlock(0, 0, [])
 
 
-def test_a_page_that_has_no_line_yet_asks_for_those_before_the_greatest_number(tmp_path):
+def test_offset_beyond_the_end_returns_the_last_lines(tmp_path):
     path = numbered(tmp_path / "log", 5)
     assert before(path, 2**53 - 1, 2) == before(path, 5 * 9, 2)
     assert before(tmp_path / "none", 2**53 - 1, 2) == LineBlock(0, 0, [])
@@ -252,7 +252,7 @@ def test_a_page_that_has_no_line_yet_asks_for_those_before_the_greatest_number(t
     assert before(tmp_path / "empty", 2**53 - 1, 2) == LineBlock(0, 0, [])
 
 
-def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):
+def test_reading_a_big_file_backwards_returns_every_line_once(tmp_path, small):
     path = numbered(tmp_path / "log", 50)
     offset, lines = path.stat().st_size, []
     while offset:
@@ -262,7 +262,7 @@ def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):
     assert lines == [f"line {number:03d}" for number in range(50)]
 
 
-def test_aligned_tails_are_read_to_one_moment(tmp_path):
+def test_aligned_tails_are_read_up_to_the_same_moment(tmp_path):
     out, err = Tail(tmp_path / "out"), Tail(tmp_path / "err")
 
     def write(line: str) -> None:
@@ -279,7 +279,7 @@ def test_aligned_tails_are_read_to_one_moment(tmp_path):
     assert out.look(9) == err.look(9) == LineBlock(7, 0, ["after"], [13])
 
 
-def test_tails_of_ranks_that_never_stop_are_aligned_all_the_same(tmp_path, monkeypatch):
+def test_tails_that_keep_growing_can_be_aligned(tmp_path, monkeypatch):
     out, err = Tail(tmp_path / "out"), Tail(tmp_path / "err")
     monkeypatch.setattr(Tail, "size", property(lambda tail: next(sizes)))
     sizes = iter(range(100))

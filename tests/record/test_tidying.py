@@ -1,4 +1,4 @@
-"""Which ended runs a home keeps: the newest within its limits, and those that somebody needs."""
+"""Which ended runs a home keeps: the newest within its limits, and those still owned."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ def at_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def limit(monkeypatch):
-    """Sets how many runs a home keeps, and how many bytes of them."""
+    """Set how many runs, and how many bytes of them, a home keeps."""
 
     def limit(runs=20, nbytes=2 << 30):
         monkeypatch.setattr(tidying, "RUNS", runs)
@@ -53,10 +53,10 @@ def age(record, seconds):
         os.utime(path, (time.time() - seconds,) * 2)
 
 
-# ---------------------------------------------------------------- what stays
+# ---------------------------------------------------------------- limits
 
 
-def test_the_newest_runs_stay(limit):
+def test_newest_runs_are_kept(limit):
     limit(runs=2)
     for name in ("3", "1", "4", "2"):
         ended(name)
@@ -64,7 +64,7 @@ def test_the_newest_runs_stay(limit):
     assert kept() == ["2", "4"]
 
 
-def test_the_newest_runs_stay_that_fit_the_bytes(limit):
+def test_newest_runs_within_the_byte_limit_are_kept(limit):
     limit(nbytes=2500)
     for name in ("1", "2", "3"):
         ended(name, 1000)
@@ -72,7 +72,7 @@ def test_the_newest_runs_stay_that_fit_the_bytes(limit):
     assert kept() == ["2", "3"]
 
 
-def test_a_run_is_removed_with_all_its_files(limit):
+def test_run_is_removed_with_all_its_files(limit):
     limit(runs=1)
     record = ended("1")
     record.program_folder.mkdir()
@@ -82,19 +82,19 @@ def test_a_run_is_removed_with_all_its_files(limit):
     assert kept() == ["2"]
 
 
-def test_the_size_of_a_run_is_read_and_not_measured(monkeypatch):
+def test_size_of_a_run_is_read_from_its_summary(monkeypatch):
     ended("1", 1000)
     monkeypatch.setattr(files, "_bytes_in", None)
     assert 1000 < Record(home() / "runs" / "1").nbytes < 1100
 
 
-def test_a_run_whose_folder_somebody_has_removed_has_no_size():
+def test_run_whose_folder_was_deleted_has_size_zero():
     record = ended("1", 1000)
     shutil.rmtree(record.path)
     assert record.nbytes == 0
 
 
-def test_the_size_of_a_run_of_an_older_version_is_measured():
+def test_size_of_a_run_of_an_older_version_is_measured():
     record = ended("1", 1000)
     (record.path / "run.json").write_text("{}")
     assert record.nbytes > 1000
@@ -116,7 +116,7 @@ def test_unended_runs_untouched_for_a_week_are_removed():
     assert kept() == ["waiting"]
 
 
-def test_a_run_that_writes_for_weeks_is_kept():
+def test_run_that_writes_for_weeks_is_kept():
     """A folder's modification time does not change while its files grow."""
     record = orphaned("long")
     age(record, 2 * WEEK)
@@ -137,10 +137,10 @@ def test_tidying_without_runs_does_nothing(at_home):
     assert not (at_home / "runs").exists()
 
 
-# ---------------------------------------------------------------- what is needed
+# ---------------------------------------------------------------- owned runs
 
 
-def test_ended_runs_of_a_living_notebook_are_removed_once_it_gives_them_up(limit):
+def test_ended_runs_of_an_open_notebook_are_removed_once_disowned(limit):
     limit(runs=1, nbytes=1)
     made = [Record.create(name) for name in ("1", "2", "3")]
     for record in made:
@@ -152,7 +152,7 @@ def test_ended_runs_of_a_living_notebook_are_removed_once_it_gives_them_up(limit
 
 
 def in_another_process(work):
-    """Do this in another living process; gives what ends it."""
+    """Do `work` in another process that stays alive; return a function that ends it."""
     context = multiprocessing.get_context("fork")
     done, end = context.Event(), context.Event()
 
@@ -173,7 +173,7 @@ def in_another_process(work):
     return over
 
 
-def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes(limit):
+def test_runs_owned_by_another_open_notebook_are_kept_and_disowned_ones_removed(limit):
     limit(runs=1)
 
     def other():
@@ -192,7 +192,7 @@ def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes(limit
     assert kept() == ["3"]
 
 
-def test_a_run_that_another_notebook_gave_up_can_be_taken_up(limit):
+def test_run_of_another_notebook_can_be_owned(limit):
     limit(runs=1)
     old = ended("1")
     ended("2")
@@ -201,10 +201,10 @@ def test_a_run_that_another_notebook_gave_up_can_be_taken_up(limit):
     assert kept() == ["1"]
 
 
-# ---------------------------------------------------------------- several at once
+# ---------------------------------------------------------------- concurrency
 
 
-def test_several_processes_tidy_one_home_at_once(limit):
+def test_several_processes_can_tidy_one_home_at_once(limit):
     limit(runs=3)
     for number in range(60):
         ended(f"{number:03}", 10)
@@ -222,18 +222,18 @@ def test_several_processes_tidy_one_home_at_once(limit):
     for process in each:
         process.join()
     assert [process.exitcode for process in each] == [0] * 4
-    tidy()  # what was being deleted at the time of the last look
+    tidy()  # runs that were being deleted during the last scan
     assert kept() == ["057", "058", "059"]
 
 
-def test_a_removal_that_was_cut_short_is_completed(at_home):
+def test_interrupted_removal_is_completed(at_home):
     ended("1").path.rename(at_home / "runs" / ".removed-1")
     assert files.records() == []
     tidy()
     assert kept() == []
 
 
-def test_a_record_that_another_process_removes_meanwhile_is_passed_over(limit, monkeypatch):
+def test_record_removed_by_another_process_is_skipped(limit, monkeypatch):
     limit(runs=1)
     ended("2")
     gone = ended("1").path
@@ -249,7 +249,7 @@ def cell_names(group):
     return sorted(record.path.name for record in group.cells())
 
 
-def test_cells_of_live_ranks_push_no_launched_run_out(limit):
+def test_cells_of_live_ranks_do_not_push_out_launched_runs(limit):
     limit(runs=2)
     ended("1")
     group = Record.create("2")
@@ -260,7 +260,7 @@ def test_cells_of_live_ranks_push_no_launched_run_out(limit):
     assert cell_names(group) == ["cell-3", "cell-4"]
 
 
-def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them(limit):
+def test_cells_are_removed_with_their_ranks_unless_one_is_owned(limit):
     limit(runs=1)
     group = ended("1")
     cell = Record.create("cell", group)  # of this process
@@ -275,7 +275,7 @@ def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them(limit):
     assert kept() == ["4"]
 
 
-def test_cells_count_among_the_bytes(limit):
+def test_cells_count_towards_the_byte_limit(limit):
     limit(nbytes=2500)
     group = Record.create("2")
     for number in range(3):
@@ -285,7 +285,7 @@ def test_cells_count_among_the_bytes(limit):
     assert group.nbytes < 1000
 
 
-def test_the_removal_of_a_cell_that_was_cut_short_is_completed(at_home):
+def test_interrupted_removal_of_a_cell_is_completed(at_home):
     group = Record.create("1")
     cell = ended("cell", folder=group).path
     cell.rename(cell.with_name(".removed-cell"))
@@ -305,7 +305,7 @@ def test_parts_and_runs_are_tidied_separately(limit):
     assert (kept("parts"), kept()) == (["2"], ["1", "2"])
 
 
-def test_parts_of_runs_in_progress_stay(limit):
+def test_parts_of_runs_in_progress_are_kept(limit):
     limit(runs=1)
     Record.create("mine", "parts")
     tidy("parts")

@@ -1,5 +1,5 @@
-"""A Ray cluster of nodes on this machine, and a notebook connected to it: three nodes for a file of
-tests without `HOSTS`."""
+"""A Ray cluster of nodes on this machine and a notebook connected to it: three nodes unless a test
+file sets `HOSTS`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def nodes(home: None, hosts: int) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def on_ray(nodes: Nodes, hosts: int) -> Iterator[Notebook]:
-    """A notebook connected to the cluster, its hosts warm. Not the session's notebook: cells
+    """A notebook connected to the cluster, with warm hosts. Not the session's notebook: cells
     launched here bind names such as torch, and a later test that uses one would import it."""
     notebook = Notebook(RAY_ADDRESS=nodes.address)
-    notebook.ok(COLD)  # on this machine nothing is launched
+    notebook.ok(COLD)  # nothing is launched on this machine
     notebook.ok(f"%%xla_spawn -n 1 --on ray --hosts {hosts}\ndef warm(rank): pass", timeout=300)
     yield notebook
     notebook.close()

@@ -1,4 +1,4 @@
-"""Doubles of Ray and of hosts: resources are only counted, and hosts answer as the test says.
+"""Test doubles of Ray and of hosts: resources are only counted, and hosts answer as the test says.
 
 Nothing is started. test_cluster.py uses a real Ray.
 """
@@ -18,7 +18,7 @@ from xla_nb.messages.orders import Request
 from xla_nb.process_state.random_state import Inheritance
 from xla_nb.topology.slices import Host
 
-NEVER = object()  # the answer of a host that does not answer
+NEVER = object()  # in place of an answer: the host does not answer
 
 
 def about(number=1, **changes):
@@ -54,7 +54,7 @@ def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpu
 
 
 class Actor:
-    """Answers a call with its function in `says`, and a call for news with what `has` queued."""
+    """Answers a call with its function in `says`, and a call of `news` with what `has` queued."""
 
     def __init__(self, **says):
         self.says, self.told, self.answers = says, [], asyncio.Queue()
@@ -101,7 +101,7 @@ def ready(**says):
 class Ray:
     """A cluster of nodes with one CPU each.
 
-    `actors` are handed out in order, then new ones are made.
+    `actors` are handed out in order; after that, new ones are made.
     """
 
     def __init__(self, nodes=3):

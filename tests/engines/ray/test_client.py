@@ -1,4 +1,4 @@
-"""A cluster that is reached only through Ray's client server, and that loses its head."""
+"""A cluster that is reachable only through Ray's client server, and that loses its head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIMULATED = "--env PJRT_DEVICE=CPU"
 def far(home: None) -> Iterator[tuple[Nodes, str]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    # Ray takes the only node for a TPU VM, the only one of its slice.
+    # Ray considers the only node a TPU VM, the only one of its slice.
     nodes = Nodes(
         1,
         ray_client_server_port=port,
@@ -37,8 +37,8 @@ def notebook(far: tuple[Nodes, str]) -> Iterator[Notebook]:
     started.close()
 
 
-@pytest.mark.leaves("processes")  # the host, held for the next launch
-def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, str]) -> None:
+@pytest.mark.leaves("processes")  # the host held for the next launch
+def test_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, str]) -> None:
     shown = notebook.ok(
         f"%%xla_spawn --on {far[1]} --hosts 1 -n 2 {SIMULATED} --view text -o through\n"
         "import torch_xla.core.xla_model as xm\n"
@@ -52,15 +52,15 @@ def test_a_cell_runs_through_rays_client(notebook: Notebook, far: tuple[Nodes, s
     assert notebook.value("through.output(1)") == r"'here\n'"
 
 
-def test_a_tpu_vm_without_visible_chips_is_refused(
+def test_tpu_vm_without_visible_chips_is_rejected(
     notebook: Notebook, far: tuple[Nodes, str]
 ) -> None:
     shown = notebook.run(f"%%xla_spawn --on {far[1]}\ndef f(rank): pass")
     assert "Ray counts 4 TPU chips on vm, but none is visible there" in shown.error
 
 
-@pytest.mark.leaves("processes")  # of the cluster, which has lost its head
-def test_a_lost_head_ends_the_run(notebook: Notebook, far: tuple[Nodes, str]) -> None:
+@pytest.mark.leaves("processes")  # those of the cluster without its head
+def test_lost_head_ends_the_run(notebook: Notebook, far: tuple[Nodes, str]) -> None:
     nodes, where = far
     killed = []
 

@@ -1,4 +1,4 @@
-"""Ray's error texts, each from its source, and the messages made of them."""
+"""Ray's error texts, each from its source, and the messages made from them."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ This process on Ray Client was started with:
     Ray: 2.50.1
     Python: 3.11.9
 """
-# ray/exceptions.py, ActorDiedError; the last paragraph is the core worker's
+# ray/exceptions.py, ActorDiedError; the last paragraph is from the core worker
 DIED = """The actor died unexpectedly before finishing this task.
 \tclass_name: Actor
 \tactor_id: 1f2e3d4c5b6a798801000000
@@ -55,7 +55,7 @@ def is_a_paragraph(text):
     return "\n" not in text and "\x1b" not in text and fix
 
 
-# ---------------------------------------------------------------- no way to the cluster
+# ---------------------------------------------------------------- unreachable cluster
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_each_reason_for_an_unusable_cluster_has_its_paragraph(kind, message, ex
     assert is_a_paragraph(text)
 
 
-def test_the_message_names_the_clusters_address_if_it_has_one():
+def test_message_names_the_address_of_the_cluster_if_it_has_one():
     assert faults.unreachable(AT, "TimeoutError", "").startswith(f"The Ray cluster at {AT} cannot")
     assert faults.unreachable("", "TimeoutError", "").startswith("The Ray cluster cannot")
 
 
-def test_a_missing_package_names_this_environment():
+def test_missing_package_error_names_this_environment():
     text = faults.unreachable(AT, "ModuleNotFoundError", "No module named 'ray'")
     assert sys.executable in text
 
 
-# ---------------------------------------------------------------- no process on a host
+# ---------------------------------------------------------------- failed start on a host
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_each_reason_for_a_failed_start_has_its_paragraph(message, expected):
     assert is_a_paragraph(text)
 
 
-# ---------------------------------------------------------------- gone while it ran
+# ---------------------------------------------------------------- lost hosts
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_each_reason_for_a_failed_start_has_its_paragraph(message, expected):
         ("", "it did not answer for half a minute"),
     ],
 )  # fmt: skip
-def test_the_reason_for_a_lost_host_is_a_clause(message, why):
+def test_reason_for_a_lost_host_is_a_clause(message, why):
     assert faults.why_lost(message) == why
 
 
@@ -156,7 +156,7 @@ def test_output_of_our_process_is_quoted(output, last):
     assert is_a_paragraph(text)
 
 
-def test_a_killed_process_is_reported_with_its_signal():
+def test_killed_process_is_reported_with_its_signal():
     text = faults.client_ended(-9, "Failed to connect to GCS")
     assert text.startswith("The process that connects to Ray was killed by SIGKILL")
     assert text.endswith("the next launch connects again.")

@@ -1,4 +1,4 @@
-"""The files of a host's record arrive in the notebook's as they were written."""
+"""Copying the files of a host's record to the notebook's record."""
 
 import os
 
@@ -28,7 +28,7 @@ def add(path, data):
 
 
 @pytest.mark.parametrize("ending", ["out", "err", "history", "result", "displays"])
-def test_what_a_file_gets_is_sent_once_in_chunks(there, here, monkeypatch, ending):
+def test_new_content_of_a_file_is_sent_once_in_chunks(there, here, monkeypatch, ending):
     monkeypatch.setattr(files, "LARGEST", 4)
     name = f"rank-3.{ending}"
     new, copies = NewBytes(there), Copies(here)
@@ -41,20 +41,20 @@ def test_what_a_file_gets_is_sent_once_in_chunks(there, here, monkeypatch, endin
     assert list(new.look()) == []
 
 
-def test_a_look_goes_as_far_as_the_files_were_when_it_was_made(there):
+def test_look_sends_only_what_was_written_before_it(there):
     add(there / "rank-0.out", b"before")
     chunks = NewBytes(there).look()
     add(there / "rank-0.out", b" and after")
     assert [chunk.data for chunk in chunks] == [b"before"]
 
 
-def test_files_that_ranks_do_not_add_to_are_not_sent(there):
+def test_files_that_do_not_grow_are_not_sent(there):
     for name in ("run.json", "owner", "stacks", "rank-0.raised.partial"):
         add(there / name, b"x")
     assert list(NewBytes(there).look()) == []
 
 
-def test_a_sample_is_sent_whole_when_it_has_changed(there, here):
+def test_changed_sample_is_sent_completely(there, here):
     new, copies = NewBytes(there), Copies(here)
     for content in (b"a long first sample", b"short"):
         (there / "rank-0.now").write_bytes(content)
@@ -63,7 +63,7 @@ def test_a_sample_is_sent_whole_when_it_has_changed(there, here):
         assert list(new.look()) == []
 
 
-def test_a_journal_that_was_written_anew_takes_the_place_of_the_first(there, here):
+def test_rewritten_journal_replaces_the_old_one(there, here):
     new, copies = NewBytes(there), Copies(here)
     add(there / "rank-0.displays", b"a long first journal")
     copies.take(new.look())
@@ -73,12 +73,12 @@ def test_a_journal_that_was_written_anew_takes_the_place_of_the_first(there, her
     assert (here / "rank-0.displays").read_bytes() == b"anew"
 
 
-def test_a_name_with_a_path_stays_in_the_record(here):
+def test_name_with_a_path_stays_in_the_record(here):
     Copies(here).take([FileChunk("../../rank-0.out", b"x")])
     assert os.listdir(here) == ["rank-0.out"]  # noqa: PTH208
 
 
-def test_output_that_does_not_fit_is_told_once_and_ends_there(here):
+def test_output_that_does_not_fit_is_reported_once_and_then_dropped(here):
     (here / "rank-0.out").symlink_to("/dev/full")
     copies = Copies(here)
     told = copies.take([FileChunk("rank-0.out", b"x"), FileChunk("rank-1.out", b"x")])
@@ -88,7 +88,7 @@ def test_output_that_does_not_fit_is_told_once_and_ends_there(here):
 
 
 @pytest.mark.parametrize("name", ["rank-0.result", "rank-0.out"])
-def test_a_result_that_does_not_fit_raises_and_so_does_a_record_that_is_gone(here, name):
+def test_result_that_does_not_fit_or_a_deleted_record_raises(here, name):
     if name == "rank-0.result":
         (here / name).symlink_to("/dev/full")
     else:

@@ -40,12 +40,12 @@ print(json.dumps({"results": run.results, "hosts": list(run.state.hosts)}))
 
 @dataclass
 class Lan:
-    """Two hosts on one wire: `ends` has their addresses by name."""
+    """Two connected hosts: `ends` has their addresses by name."""
 
     ends: dict[str, str]
 
     def run(self, end: str, *command: str, **env: str) -> str:
-        """Run a command on one host; returns what it prints."""
+        """Run a command on one host; return its output."""
         done = subprocess.run(
             [str(IP), "netns", "exec", end, *command],
             env={**os.environ, **env},
@@ -58,7 +58,7 @@ class Lan:
         return done.stdout
 
     def pids(self, end: str) -> list[int]:
-        """The processes of a host."""
+        """The process IDs of a host."""
         done = subprocess.run(
             [str(IP), "netns", "pids", end], capture_output=True, text=True, check=True
         )
@@ -95,7 +95,7 @@ def lan() -> Iterator[Lan]:
 
 @contextlib.contextmanager
 def cluster(lan: Lan) -> Iterator[str]:
-    """Ray on both hosts; yields its address."""
+    """Start Ray on both hosts; yield its address."""
     folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
     head, other = lan.ends
     ray = str(Path(sys.executable).parent / "ray")

@@ -1,5 +1,5 @@
-"""What every launch on a cluster goes through, on two nodes. test_cluster.py has the rest on three:
-that takes a minute and a half."""
+"""The steps of every launch on a cluster, on two nodes. test_cluster.py has the other tests, on
+three nodes: they take a minute and a half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOSTS = 2
 SPAWN = "%%xla_spawn --on ray --hosts 2 -n 2 --view text"
 
 
-def test_ranks_are_numbered_over_all_hosts_and_sum_over_them(on_ray):
+def test_ranks_are_numbered_across_hosts_and_reduce_across_them(on_ray):
     shown = on_ray.ok(
         f"{SPAWN} -o far\n"
         "import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr\n"
@@ -30,7 +30,7 @@ def test_ranks_are_numbered_over_all_hosts_and_sum_over_them(on_ray):
     assert on_ray.value(f"all({hosts}[r] == {hosts}[r + 1] for r in (0, 2))") == "True"
 
 
-def test_an_error_on_one_host_is_reported_with_its_line(on_ray):
+def test_error_on_one_host_is_reported_with_its_line(on_ray):
     shown = on_ray.run(
         f"{SPAWN}\n"
         "import torch_xla.core.xla_model as xm\n"
@@ -46,7 +46,7 @@ def test_an_error_on_one_host_is_reported_with_its_line(on_ray):
     )
 
 
-def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
+def test_interrupt_stops_the_ranks_of_all_hosts(on_ray):
     begun = []
 
     def interrupt(shown):
