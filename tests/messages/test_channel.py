@@ -15,7 +15,7 @@ def ends():
         yield ours, theirs
 
 
-def test_events_arrive_in_order_before_the_end_and_reading_does_not_block(ends):
+def test_events_arrive_in_order_before_the_end_without_blocking_the_reader(ends):
     ours, theirs = ends
     assert list(channel.receive(ours)) == []
     sender = channel.Sender(theirs)
@@ -26,7 +26,7 @@ def test_events_arrive_in_order_before_the_end_and_reading_does_not_block(ends):
     assert list(channel.receive(ours)) == [None]
 
 
-def test_the_largest_event_arrives_whole_and_events_without_a_reader_are_dropped(ends):
+def test_largest_event_arrives_complete_and_events_without_a_reader_are_dropped(ends):
     ours, theirs = ends
     text = ("\U0001f600" * 999 + "\n") * (events.TEXT_LIMIT // 1000)
     failure = events.RankFailed(rank=0, kind="E", message=text, text=text, place="p", where="w")
@@ -36,7 +36,7 @@ def test_the_largest_event_arrives_whole_and_events_without_a_reader_are_dropped
     channel.Sender(theirs).send(events.Notice(text="anybody?"))
 
 
-def test_the_last_message_of_one_that_has_died_with_something_unread_is_read(ends):
+def test_last_message_of_a_dead_sender_with_unread_data_is_received(ends):
     ours, theirs = ends
     theirs.send(b"done")
     ours.send(b"more to do")
@@ -47,7 +47,7 @@ def test_the_last_message_of_one_that_has_died_with_something_unread_is_read(end
 @pytest.mark.parametrize(
     "data", [b"hello\n", b"\xff", b"7", b'{"event": "RankReady"}', b'{"event": 1}']
 )
-def test_what_is_not_an_event_is_named_and_the_next_one_arrives(ends, data):
+def test_invalid_event_is_reported_and_the_next_one_arrives(ends, data):
     ours, theirs = ends
     theirs.send(data)
     channel.Sender(theirs).send(events.Notice(text="next"))
@@ -55,7 +55,7 @@ def test_what_is_not_an_event_is_named_and_the_next_one_arrives(ends, data):
     assert notice.text.startswith("A rank wrote ") and event.text == "next"
 
 
-def test_events_of_several_processes_arrive_whole(ends):
+def test_events_of_several_processes_arrive_complete(ends):
     ours, theirs = ends
     children = []
     for number in range(4):
@@ -76,7 +76,7 @@ def test_events_of_several_processes_arrive_whole(ends):
     assert all(text == text[0] * 1000 for text in texts)
 
 
-def test_ready_accepts_descriptors_beyond_selects_limit(ends):
+def test_ready_accepts_descriptors_beyond_the_limit_of_select(ends):
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
         pytest.skip("this machine allows fewer open files")
     high = os.dup2(ends[0].fileno(), 1999)

@@ -1,4 +1,4 @@
-"""Events encoded and decoded."""
+"""Encoding and decoding of events."""
 
 import dataclasses
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -12,7 +12,7 @@ PLAIN = {int: 3, float: 2.5, str: "…", bool: True}
 
 
 def sample(kind: Any) -> Any:
-    """A value of a type, all of whose fields have one."""
+    """A value of a type, with all fields set."""
     if kind in PLAIN:
         return PLAIN[kind]
     if dataclasses.is_dataclass(kind):
@@ -26,7 +26,7 @@ def sample(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
-def test_an_event_round_trips(kind):
+def test_event_round_trips(kind):
     event = sample(kind)
     assert events.decode(events.encode(event)) == event
     optional = {n: None for n, of in get_type_hints(kind).items() if type(None) in get_args(of)}
@@ -34,7 +34,7 @@ def test_an_event_round_trips(kind):
     assert events.decode(events.encode(event)) == event
 
 
-def test_a_long_text_keeps_its_head_and_its_tail():
+def test_long_text_keeps_its_head_and_tail():
     text = "a\n" * 25_000 + "the end"
     notice = events.decode(events.encode(events.Notice(text=text)))
     assert len(notice.text) < events.TEXT_LIMIT + 100
@@ -43,7 +43,7 @@ def test_a_long_text_keeps_its_head_and_its_tail():
     assert "\n… 42,007 characters left out …\n" in notice.text
 
 
-def test_so_does_a_long_line_which_stays_one():
+def test_long_line_keeps_its_head_and_tail_and_stays_one_line():
     text = f"before\n{'a' * 50_000}the end\nafter"
     notice = events.decode(events.encode(events.Notice(text=text)))
     first, line, last = notice.text.split("\n")
@@ -64,12 +64,12 @@ def test_so_does_a_long_line_which_stays_one():
         b"[" * 100_000,
     ],
 )
-def test_other_data_is_refused(data):
+def test_other_data_is_rejected(data):
     with pytest.raises(ValueError):
         events.decode(data)
 
 
-def test_invalid_unicode_arrives_readable_and_an_event_of_another_version_is_told_from_damage():
+def test_invalid_unicode_is_escaped_and_unknown_events_raise_unknown_event():
     got = events.decode(events.encode(events.Notice(text="bad \udcff byte")))
     assert got.text == r"bad \udcff byte"
     with pytest.raises(events.UnknownEvent):

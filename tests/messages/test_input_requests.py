@@ -1,4 +1,4 @@
-"""The way of an answer: into the asker's own pipe, and nowhere else."""
+"""An answer reaches only the pipe of the asking process."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ def asked(pipe, **more):
 
 
 @pytest.mark.parametrize("text", ["", "Ada", "ü\n☃\ud800", "x" * 300_000])
-def test_an_answer_arrives_whole(text):
+def test_answer_arrives_complete(text):
     with Pipe() as pipe:
         sender = threading.Thread(target=input_requests.answer, args=(asked(pipe), text))
         sender.start()
@@ -25,7 +25,7 @@ def test_an_answer_arrives_whole(text):
         sender.join()
 
 
-def test_a_question_is_open_until_its_asker_has_gone_on_and_a_refusal_says_why():
+def test_question_is_open_until_its_asker_continues_and_a_refusal_raises():
     with Pipe() as pipe:
         question = asked(pipe)
         assert input_requests.is_open(question)
@@ -36,7 +36,7 @@ def test_a_question_is_open_until_its_asker_has_gone_on_and_a_refusal_says_why()
     input_requests.answer(question, "to nobody")
 
 
-def test_an_answer_goes_into_no_other_file_of_that_number(tmp_path):
+def test_answer_is_not_written_to_another_file_with_the_same_number(tmp_path):
     with Pipe() as pipe, (tmp_path / "other").open("wb") as other:
         input_requests.answer(asked(pipe, fd=other.fileno()), "secret")
         input_requests.answer(asked(pipe, ino=pipe.ino + 1), "secret")

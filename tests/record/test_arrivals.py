@@ -1,4 +1,4 @@
-"""When lines were seen: which times are kept, and what becomes of a file that is damaged."""
+"""When lines were seen: which times are kept, and how damaged files are handled."""
 
 import math
 
@@ -26,7 +26,7 @@ def times(arrivals, path, most=MOST):
     return arrivals.times(path.name, *counts)
 
 
-def test_a_line_has_the_time_of_the_look_that_saw_it_whole(record):
+def test_line_has_the_time_of_the_look_that_saw_it_complete(record):
     arrivals, path = Arrivals(), record.log(0, "out")
     tail = Tail(path, arrivals)
     for now, text in ((1.0, "a\nb\nhal"), (2.0, "f\n"), (3.0, ""), (4.0, "c\nopen")):
@@ -36,7 +36,7 @@ def test_a_line_has_the_time_of_the_look_that_saw_it_whole(record):
     assert times(arrivals, path) == (1.0, 1.0, 2.0, 4.0, math.inf)
 
 
-def test_of_a_flood_the_ends_have_their_times_and_no_more_is_kept(record):
+def test_only_first_and_last_lines_of_a_flood_keep_their_times(record):
     arrivals, path = Arrivals(), record.log(0, "out")
     tail = Tail(path, arrivals)
     with path.open("a") as file:
@@ -50,7 +50,7 @@ def test_of_a_flood_the_ends_have_their_times_and_no_more_is_kept(record):
     assert record.arrivals.stat().st_size < 2000
 
 
-def test_what_is_read_again_is_what_was_kept(record):
+def test_saved_times_can_be_read_again(record):
     arrivals = Arrivals()
     for now, name, count in (
         (1.0, "rank-0.out", 2),
@@ -65,7 +65,7 @@ def test_what_is_read_again_is_what_was_kept(record):
     assert again.times("rank-1.err", 1, 0, 0) == (1.5,)
 
 
-def test_of_one_stream_nothing_is_kept(record):
+def test_times_of_a_single_stream_are_not_saved(record):
     arrivals = Arrivals()
     arrivals.note("rank-0.out", 2)
     arrivals.save(record)
@@ -75,6 +75,6 @@ def test_of_one_stream_nothing_is_kept(record):
 @pytest.mark.parametrize(
     "content", ["", "[1]", '{"a": 1}', '{"a": [[1]]}', '{"a": [["x", 1]]}', "[" * 100_000, "\xff"]
 )
-def test_a_damaged_file_is_as_none(record, content):
+def test_damaged_file_counts_as_empty(record, content):
     record.arrivals.write_text(content, encoding="latin-1")
     assert Arrivals.read(record).times("a", 1, 0, 0) == ()

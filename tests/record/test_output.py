@@ -1,4 +1,4 @@
-"""Output on a full disk: a real process, with a limit on the size of its files."""
+"""Output on a full disk: a real process with a limit on its file sizes."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def limit(size):
 
 @pytest.fixture
 def printed(tmp_path):
-    """Run lines as rank 3; gives what is in its log, and what the process says itself."""
+    """Run lines as rank 3; return its log."""
 
     def printed(lines, *options):
         code = HEAD.format(folder=str(tmp_path)) + textwrap.dedent(lines)
@@ -41,7 +41,7 @@ def printed(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("-u",)], ids=["buffered", "unbuffered"])
-def test_what_fits_is_kept_and_the_process_goes_on(printed, options):
+def test_output_that_fits_is_kept_and_the_process_continues(printed, options):
     lines = """
     output.install()
     capture()
@@ -54,7 +54,7 @@ def test_what_fits_is_kept_and_the_process_goes_on(printed, options):
     assert printed(lines, *options) == "0123456\n01"
 
 
-def test_a_gap_is_marked_where_output_goes_on(printed):
+def test_gap_in_the_output_is_marked(printed):
     lines = """
     output.install()
     capture()
@@ -67,7 +67,7 @@ def test_a_gap_is_marked_where_output_goes_on(printed):
     assert printed(lines) == "0123\n… output is missing here: File too large …\nafter\n"
 
 
-def test_streams_that_imports_bound_write_to_the_log(printed):
+def test_streams_bound_by_imports_write_to_the_log(printed):
     lines = """
     output.install()
     bound = sys.stdout
@@ -79,7 +79,7 @@ def test_streams_that_imports_bound_write_to_the_log(printed):
     assert printed(lines) == "here\n"
 
 
-def test_without_space_for_a_log_there_is_none(printed, tmp_path):
+def test_log_that_cannot_be_opened_is_reported(printed, tmp_path):
     (tmp_path / "rank-3.out").write_text("before\n")
     lines = """
     import errno
@@ -97,7 +97,7 @@ def test_without_space_for_a_log_there_is_none(printed, tmp_path):
     assert printed(lines) == "before\n"
 
 
-def test_another_error_of_a_stream_is_raised(printed):
+def test_other_errors_of_a_stream_are_raised(printed):
     lines = """
     output.install()
     capture()

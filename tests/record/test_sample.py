@@ -33,30 +33,30 @@ FULL = Sample(
 
 
 @pytest.mark.parametrize("sample", [FULL, Sample(at=1.0, since=0.5)])
-def test_a_sample_round_trips(sample):
+def test_sample_round_trips(sample):
     assert decode(encode(sample)) == sample
 
 
-def test_a_sample_of_an_older_record_has_no_items():
+def test_sample_of_an_older_record_has_no_items():
     old = json.loads(encode(FULL))
     del old["items"]
     assert decode(json.dumps(old).encode()).items == 0
 
 
 @pytest.mark.parametrize("name", ["waited", "lock_waited", "data_waited", "compiling"])
-def test_seconds_may_be_missing(name):
+def test_missing_seconds_are_zero_or_none(name):
     body = json.loads(encode(FULL))
     del body[name]
     assert not getattr(decode(json.dumps(body).encode()), name)
 
 
-def test_a_sample_is_one_line():
+def test_sample_is_one_line():
     written = encode(FULL)
     assert written.endswith(b"\n")
     assert written.count(b"\n") == 1
 
 
-def test_what_no_front_end_could_be_sent_is_replaced():
+def test_undecodable_characters_are_replaced():
     assert decode(encode(Sample(at=1.0, since=0.5, place="\udcff.py, line 3"))).place == (
         "?.py, line 3"
     )
@@ -67,7 +67,7 @@ def test_trailing_spaces_are_ignored():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -2])
-def test_a_partial_sample_is_refused(cut):
+def test_partial_sample_is_rejected(cut):
     with pytest.raises(ValueError):
         decode(encode(FULL)[:cut])
 
@@ -87,6 +87,6 @@ def test_a_partial_sample_is_refused(cut):
         b"\xff\xfe",
     ],
 )
-def test_other_data_is_refused(data):
+def test_other_data_is_rejected(data):
     with pytest.raises(ValueError):
         decode(data)

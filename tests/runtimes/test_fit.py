@@ -26,19 +26,19 @@ def test_ranks_are_simulated_without_a_tpu(has):
     assert fit.env["PJRT_DEVICE"] == "CPU"
 
 
-def test_a_tpu_is_used_where_there_is_one(has):
+def test_existing_tpu_is_used(has):
     has(8, "v5litepod-8")
     fit = fit_to_machine("xla", None, {}, {})
     assert (fit.device, fit.ranks, fit.env["PJRT_DEVICE"]) == ("TPU", None, "TPU")
 
 
-def test_options_win_over_the_environment(has):
+def test_options_override_the_environment(has):
     has(8, "v5litepod-8")
     fit = fit_to_machine("xla", None, {"PJRT_DEVICE": "CPU"}, {"PJRT_DEVICE": "TPU"})
     assert (fit.device, fit.env["PJRT_DEVICE"]) == ("CPU", "CPU")
 
 
-def test_the_environment_is_added_to(has):
+def test_options_are_added_to_the_environment(has):
     fit = fit_to_machine("xla", 2, {"MINE": "option", "NEW": "1"}, {"MINE": "before", "OLD": "1"})
     assert {name: fit.env[name] for name in ("MINE", "NEW", "OLD")} == {
         "MINE": "option",
@@ -47,25 +47,25 @@ def test_the_environment_is_added_to(has):
     }
 
 
-def test_the_hosts_position_in_the_run_is_set(has):
+def test_position_of_the_host_in_the_run_is_set(has):
     sets = {"TPU_WORKER_ID": "1", "MEGASCALE_SLICE_ID": "0"}
     fit = fit_to_machine("xla", 2, {}, {"TPU_WORKER_ID": "7"}, hosts=2, sets=sets)
     assert {name: fit.env[name] for name in sets} == sets
 
 
-def test_options_win_over_the_hosts_position(has):
+def test_options_override_the_position_of_the_host(has):
     fit = fit_to_machine("xla", 2, {"TPU_WORKER_ID": "3"}, {}, sets={"TPU_WORKER_ID": "1"})
     assert fit.env["TPU_WORKER_ID"] == "3"
 
 
-def test_a_removed_variable_is_reported(has):
+def test_removed_variable_is_reported(has):
     fit = fit_to_machine("xla", 2, {}, {"XLA_USE_SPMD": "1"})
     assert "XLA_USE_SPMD" not in fit.env
     (notice,) = fit.notices
     assert notice.startswith("removed XLA_USE_SPMD=1")
 
 
-def test_a_runtime_can_refuse_several_hosts(has):
+def test_runtime_can_reject_several_hosts(has):
     assert fit_to_machine("spmd", 4, {}, {}).device == "CPU"
     with pytest.raises(UsageError, match="spmd spans hosts on TPU pods only"):
         fit_to_machine("spmd", 4, {}, {}, hosts=2)

@@ -37,7 +37,7 @@ def fork():
         os.waitpid(child, 0)
 
 
-def test_processes_that_run_are_ended_where_the_next_one_cannot_be_started(monkeypatch):
+def test_started_processes_are_killed_if_the_next_one_cannot_be_started(monkeypatch):
     latch = Latch()
     ranks = forking.RankContext(2, Lifecycle(None, None, latch, print))
     first, second = (ranks.Process(target=time.sleep, args=(60,)) for _ in range(2))
@@ -55,7 +55,7 @@ def test_processes_that_run_are_ended_where_the_next_one_cannot_be_started(monke
 
 
 class Gate:
-    """A gate that one process opens, for good, and others wait for."""
+    """A gate that one process opens for good and others wait for."""
 
     def __init__(self):
         self._reader, self._writer = os.pipe()
@@ -103,7 +103,7 @@ def waits(latch, opened):
 
 
 def arrives(latch, go, here):
-    """The work of a process that arrives when the gate `go` opens, and then lives on."""
+    """The work of a process that arrives when the gate `go` opens, then stays alive."""
 
     def work():
         here.open()
@@ -114,7 +114,7 @@ def arrives(latch, go, here):
     return work
 
 
-def test_a_latch_opens_when_every_process_has_arrived(fork, gate, latch):
+def test_latch_opens_when_every_process_has_arrived(fork, gate, latch):
     opened, first, second, here = gate(), gate(), gate(), gate()
     for go in (first, second):
         fork(arrives(latch, go, here))
@@ -126,7 +126,7 @@ def test_a_latch_opens_when_every_process_has_arrived(fork, gate, latch):
     assert opened.is_open(within=10)
 
 
-def test_a_latch_waits_for_the_process_that_made_it(fork, gate, latch):
+def test_latch_waits_for_the_process_that_made_it(fork, gate, latch):
     opened = gate()
     fork(waits(latch, opened))
     assert not opened.is_open(within=0.1)
@@ -134,7 +134,7 @@ def test_a_latch_waits_for_the_process_that_made_it(fork, gate, latch):
     assert opened.is_open(within=10)
 
 
-def test_a_latch_does_not_wait_for_a_dead_process(fork, gate, latch):
+def test_latch_does_not_wait_for_a_dead_process(fork, gate, latch):
     opened, never, here = gate(), gate(), gate()
     child = fork(arrives(latch, never, here))
     fork(waits(latch, opened))
@@ -145,13 +145,13 @@ def test_a_latch_does_not_wait_for_a_dead_process(fork, gate, latch):
     assert opened.is_open(within=10)
 
 
-def test_an_open_latch_never_blocks(latch):
+def test_open_latch_never_blocks(latch):
     latch.arrive()
     latch.wait()
     latch.wait()
 
 
-# ---------------------------------------------------------------- the context
+# ---------------------------------------------------------------- context
 
 SCRIPT = """
 import concurrent.futures, os, queue, signal, threading
@@ -185,7 +185,7 @@ print("fine", flush=True)
 
 
 def in_a_process(work, count):
-    """Run lines in an interpreter of their own, so that the forking process has one thread."""
+    """Run lines in a separate interpreter, so that the forking process has one thread."""
     script = SCRIPT.format(work=textwrap.dedent(work), count=count)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
@@ -215,7 +215,7 @@ def test_each_death_is_reported_with_its_status_or_signal():
     )
 
 
-def test_a_death_is_reported_while_others_live():
+def test_death_is_reported_while_others_live():
     in_a_process(
         """
         def end(how):
@@ -234,7 +234,7 @@ def test_a_death_is_reported_while_others_live():
     )
 
 
-def test_the_death_of_a_reaped_process_is_reported():
+def test_death_of_a_reaped_process_is_reported():
     in_a_process(
         """
         def end(how):
@@ -251,7 +251,7 @@ def test_the_death_of_a_reaped_process_is_reported():
     )
 
 
-def test_a_status_that_another_thread_is_about_to_store_is_waited_for():
+def test_status_about_to_be_stored_by_another_thread_is_waited_for():
     """The pool's thread reaps a process in one step and stores its status in the next."""
 
     class Reaped:
@@ -281,7 +281,7 @@ def test_finish_waits_until_every_death_is_reported():
     )
 
 
-def test_the_job_arrives_when_the_last_process_has_started():
+def test_job_arrives_when_the_last_process_has_started():
     in_a_process(
         """
         import select
@@ -317,7 +317,7 @@ def test_terminate_does_nothing():
     )
 
 
-def test_what_ends_a_pools_process_is_an_item_like_any_other():
+def test_queue_item_that_ends_a_pools_process_is_delivered():
     in_a_process(
         """
         def end(calls):
@@ -332,7 +332,7 @@ def test_what_ends_a_pools_process_is_an_item_like_any_other():
     )
 
 
-def test_the_processes_of_a_broken_pool_finish_their_work():
+def test_processes_of_a_broken_pool_finish_their_work():
     in_a_process(
         """
         def work(n):
@@ -373,7 +373,7 @@ def test_each_task_of_a_pool_has_a_process_whose_end_is_reported():
     )
 
 
-def test_a_process_ends_as_a_script_does_and_leaves_alone_what_it_inherits():
+def test_process_runs_its_own_exit_handlers_but_not_inherited_ones():
     in_a_process(
         """
         import atexit, weakref
@@ -420,7 +420,7 @@ FORK = """
 
 
 @pytest.mark.parametrize("first", [0, 6])
-def test_ranks_are_numbered_from_the_hosts_first_one(first):
+def test_ranks_are_numbered_from_the_first_rank_of_the_host(first):
     in_a_process(
         FORK
         + f"""
@@ -438,7 +438,7 @@ def test_ranks_are_numbered_from_the_hosts_first_one(first):
     )
 
 
-def test_a_process_that_fails_to_enter_does_not_block_the_ranks():
+def test_process_that_fails_to_enter_does_not_block_the_ranks():
     in_a_process(
         FORK
         + """

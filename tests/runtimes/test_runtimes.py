@@ -1,4 +1,4 @@
-"""The plans of the runtimes, made without torch, and runs of each."""
+"""Plans of the runtimes, made without torch, and runs of each runtime."""
 
 import ast
 import re
@@ -38,12 +38,12 @@ def test_xla_sets_the_bounds_of_a_tpu():
 
 @pytest.mark.parametrize("runtime", [xla, torchax_runtime])
 @pytest.mark.parametrize("n", [None, 8])
-def test_each_of_several_hosts_uses_all_of_its_chips(runtime, n):
+def test_every_host_of_several_uses_all_its_chips(runtime, n):
     assert runtime.plan(replace(V5E, hosts=2), n).sets == {}
 
 
 @pytest.mark.parametrize("runtime", [xla, torchax_runtime])
-def test_a_part_of_a_hosts_chips_is_refused_on_several_hosts(runtime):
+def test_some_of_a_hosts_chips_are_rejected_on_several_hosts(runtime):
     message = "-n 4 .*: a run on 2 TPU hosts uses all .* v5litepod-8 has 8 ranks. Omit -n"
     with pytest.raises(UsageError, match=message):
         runtime.plan(replace(V5E, hosts=2), 4)
@@ -53,7 +53,7 @@ def test_hosts_without_a_tpu_can_have_any_number_of_ranks():
     assert xla.plan(replace(LAPTOP, hosts=2), 3).ranks == 3
 
 
-def test_a_part_of_a_slice_and_chips_with_two_devices_can_be_refused():
+def test_part_of_a_slice_and_chips_with_two_devices_can_be_rejected():
     pod, v3 = Machine("TPU", 4, "v4-32"), Machine("TPU", 4, "v3-8")
     with pytest.raises(UsageError, match="works on one host only"):
         spmd.plan(pod, None)
@@ -81,7 +81,7 @@ def test_jax_platforms_chooses_the_platform():
         ({"name": "CPU:0"}, "xla:0"),
     ],
 )
-def test_a_device_is_shown_with_its_chip_and_core(attributes, shown):
+def test_device_is_shown_with_its_chip_and_core(attributes, shown):
     assert xla.described("xla:0", attributes) == shown
 
 
@@ -92,20 +92,20 @@ def test_n_is_the_number_of_virtual_devices_under_spmd():
     assert six == ["CPU_NUM_DEVICES", "XLA_THREAD_POOL_SIZE", "PJRT_NPROC"]
 
 
-def test_spmd_uses_all_chips_and_refuses_a_part_of_them():
+def test_spmd_uses_all_chips_and_rejects_fewer():
     assert spmd.plan(V5E, None) == spmd.plan(V5E, 8)
     assert spmd.plan(V5E, 8).ranks is None
     with pytest.raises(UsageError, match=r"-n 4: .*one process owns all devices.*remove -n"):
         spmd.plan(V5E, 4)
 
 
-def test_spmd_refuses_another_number_of_devices_in_the_environment():
+def test_spmd_rejects_another_number_of_devices_in_the_environment():
     machine = replace(LAPTOP, user_env={"CPU_NUM_DEVICES": "2"})
     with pytest.raises(UsageError, match=r"--env CPU_NUM_DEVICES=2 .*Use -n"):
         spmd.plan(machine, None)
 
 
-# ---------------------------------------------------------------- launched
+# ---------------------------------------------------------------- launches
 
 
 def test_spmd_runs_one_process_with_all_devices(kernel):
@@ -125,8 +125,8 @@ def test_spmd_runs_one_process_with_all_devices(kernel):
     assert shown.stdout.strip() == str([f"CPU:{n}" for n in range(4)])
 
 
-def test_a_tensor_parallel_program_for_cuda_trains_as_in_the_notebook(kernel):
-    """What it has from torch was imported in the notebook, before any rank."""
+def test_tensor_parallel_program_for_cuda_trains_as_in_the_notebook(kernel):
+    """It uses torch names that the notebook imported before any rank existed."""
     kernel.ok(
         "import torch\n"
         "from torch import nn\n"
@@ -166,7 +166,7 @@ def test_a_tensor_parallel_program_for_cuda_trains_as_in_the_notebook(kernel):
 
 @pytest.fixture(scope="module")
 def torchax(kernel):
-    """The kernel with a fork server for torchax, which lives as long as the kernel."""
+    """The kernel with a fork server for torchax, which stays as long as the kernel."""
     kernel.ok(
         "from xla_nb import api\n"
         "from xla_nb.runtimes import torchax as runtime\n"
@@ -190,7 +190,7 @@ def test_torchax_ranks_form_one_jax_world(torchax):
     assert torchax.value(value) == str([(r, 3, 6.0, "Tensor", "cpu") for r in range(3)])
 
 
-def test_a_killed_torchax_rank_is_named_and_aborts_no_other(torchax):
+def test_killed_torchax_rank_is_named_and_does_not_abort_others(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 3 --runtime torchax --view text -o broken --keep-going\n"
         "import jax, os, signal\n"
@@ -209,7 +209,7 @@ def test_a_killed_torchax_rank_is_named_and_aborts_no_other(torchax):
     assert {phases[0], phases[2]} <= {"failed", "stopped"}
 
 
-def test_a_rank_that_returned_without_a_collective_leads_and_is_marked(kernel):
+def test_rank_that_returned_without_a_collective_leads_and_is_marked(kernel):
     kernel.ok(
         "%%xla_spawn -n 3 -o left --keep-going --view text\n"
         "import torch, torch_xla, torch_xla.core.xla_model as xm\n"
@@ -220,12 +220,12 @@ def test_a_rank_that_returned_without_a_collective_leads_and_is_marked(kernel):
     )
     kernel.ok("from xla_nb.views.observer import observe\nseen = observe(left)")
     assert kernel.value("[card.phase for card in seen.cards]") == "['failed', 'early', 'failed']"
-    told = kernel.value("seen.headline")  # of those that were there when the first one failed
+    told = kernel.value("seen.headline")  # of the ranks waiting when the first one failed
     assert re.match(r"'Rank 1 returned while rank(s 0, 2 were| \d was) in all_reduce \(Cell", told)
     assert told.endswith(", line 6)'")
 
 
-def test_the_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
+def test_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
@@ -240,7 +240,7 @@ def test_the_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
     assert "(rank 1 had already returned)" in shown.error
 
 
-def test_a_value_that_opens_jax_before_the_ranks_exist_is_refused(torchax):
+def test_value_that_opens_jax_before_the_ranks_exist_is_rejected(torchax):
     torchax.ok(
         "class Devices:\n"
         "    n = 0\n"
@@ -271,7 +271,7 @@ def test_jax_reads_the_variables_of_each_launch(torchax):
     assert torchax.value("narrow.results") == "{0: 'float32'}"
 
 
-def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
+def test_module_that_the_fork_server_cannot_import_is_named(kernel):
     shown = kernel.run(
         "from types import SimpleNamespace\n"
         "from xla_nb import api\n"
@@ -288,7 +288,7 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
 
 
 @pytest.mark.slow
-def test_the_first_backward_pass_over_many_devices_is_correct(kernel):
+def test_first_backward_pass_on_many_devices_is_correct(kernel):
     shown = kernel.ok(
         "import xla_nb\n"
         "def backward(index):\n"

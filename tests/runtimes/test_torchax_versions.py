@@ -1,4 +1,4 @@
-"""The check of the installed torchax, from the metadata and files alone."""
+"""The check of the installed torchax, based on metadata and files only."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def refused() -> str:
 
 
 @pytest.mark.parametrize("others", [{}, ON_A_GPU])
-def test_versions_that_were_tried_together_pass(site: Path, others: dict[str, str]) -> None:
+def test_versions_tested_together_pass(site: Path, others: dict[str, str]) -> None:
     for name, version in others.items():
         install(site, name, version)
     assert check_versions() == ()
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
-def test_a_missing_package_is_named(site: Path, name: str) -> None:
+def test_missing_package_is_named(site: Path, name: str) -> None:
     uninstall(site, name)
     assert f"lacks {name} (installed: torchax 0.0.13, " in refused()
 
 
-def test_without_torchax_ranks_have_jax_alone(site: Path) -> None:
+def test_ranks_have_only_jax_without_torchax(site: Path) -> None:
     (site / "torchax/__init__.py").unlink()
     (site / "torchax").rmdir()
     for name in ("torchax", "torch"):
@@ -70,19 +70,19 @@ def test_without_torchax_ranks_have_jax_alone(site: Path) -> None:
     assert told.startswith("torchax is not installed, so ranks have JAX only")
 
 
-def test_the_torchax_of_torch_xlas_wheel_does_not_count_as_installed(site: Path) -> None:
+def test_torchax_from_the_torch_xla_wheel_does_not_count_as_installed(site: Path) -> None:
     uninstall(site, "torchax")
     write_files(site, "0.0.6")
     assert "lacks torchax (installed: torch 2.9.0" in refused()
 
 
-def test_a_torchax_overwritten_by_torch_xla_is_refused(site: Path) -> None:
+def test_torchax_overwritten_by_torch_xla_is_rejected(site: Path) -> None:
     write_files(site, "0.0.6")
     assert "torch_xla was installed after torchax" in refused()
 
 
 @pytest.mark.parametrize("version", ["2.13.0", "2.15.0+cpu"])
-def test_a_torch_that_this_torchax_cannot_import_is_refused(site: Path, version: str) -> None:
+def test_torch_that_this_torchax_cannot_import_is_rejected(site: Path, version: str) -> None:
     install(site, "torch", version)
     assert "needs a torch older than 2.13 (installed: torchax 0.0.13, torch 2.1" in refused()
 
@@ -91,12 +91,12 @@ def test_a_torch_that_this_torchax_cannot_import_is_refused(site: Path, version:
     ("name", "version"),
     [("torch", "2.12.0"), ("torch", "2.8.0"), ("jax", "0.8.0"), ("jaxlib", "0.7.2")],
 )
-def test_another_version_is_not_refused(site: Path, name: str, version: str) -> None:
+def test_other_versions_are_accepted(site: Path, name: str, version: str) -> None:
     install(site, name, version)
     assert check_versions() == ()
 
 
-def test_a_newer_torchax_may_know_a_newer_torch(site: Path) -> None:
+def test_newer_torchax_may_support_a_newer_torch(site: Path) -> None:
     install(site, "torchax", "0.0.14")
     install(site, "torch", "2.13.0")
     write_files(site, "0.0.14")

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.slow
-def test_jax_makes_its_client_without_discovery_where_calls_overlap(tmp_path):
+def test_jax_creates_its_client_without_discovery_despite_overlapping_calls(tmp_path):
     done = subprocess.run(
         [sys.executable, Path(__file__).parents[1].joinpath("support", "torch_xla_discovery.py")],
         stdout=subprocess.PIPE,

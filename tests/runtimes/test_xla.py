@@ -11,7 +11,7 @@ from xla_nb.runtimes.xla import go_on_from
 step = contextvars.ContextVar("step", default=0)
 
 
-def test_a_devices_thread_goes_on_from_the_main_thread():
+def test_device_thread_inherits_the_main_threads_context():
     def begins():
         with torch.no_grad(), decimal.localcontext():
             step.set(3)
