@@ -132,13 +132,13 @@ def test_program_ends_with_the_job_of_its_ranks(job):
         started.hand(Turn("group", 2))
 
 
-def test_ranks_that_have_just_connected_are_told_to_end(job):
+def test_ranks_that_have_just_connected_receive_the_end(job):
     started = job(2)
     started.end()
     assert [following(line) for line in started.lines] == [None, None]
 
 
-def test_rank_that_connects_after_the_end_ends(job):
+def test_rank_that_connects_after_the_end_receives_it(job):
     started = job(0)
     started.end()
     started.lines.append(connect(started.control, 0))

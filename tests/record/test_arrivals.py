@@ -26,7 +26,7 @@ def times(arrivals, path, most=MOST):
     return arrivals.times(path.name, *counts)
 
 
-def test_line_has_the_time_of_the_look_that_saw_it_complete(record):
+def test_line_has_the_time_at_which_it_was_first_seen_complete(record):
     arrivals, path = Arrivals(), record.log(0, "out")
     tail = Tail(path, arrivals)
     for now, text in ((1.0, "a\nb\nhal"), (2.0, "f\n"), (3.0, ""), (4.0, "c\nopen")):

@@ -43,7 +43,7 @@ def different(one):
         ([5], "alone"),
     ],
 )
-def test_verdict_of_a_comparison(values, verdict):
+def test_verdict_classifies_values(values, verdict):
     assert only(*values).verdict == verdict
 
 

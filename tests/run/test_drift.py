@@ -14,7 +14,7 @@ PENDING = compare({rank: [pending("x")] for rank in range(3)})
 WHO = "rank 2 (norm 1.41421 (ranks 0, 1), 0 (rank 2))"
 
 
-class Said(Watch):
+class SentenceWatch(Watch):
     """A watch that returns only sentences."""
 
     def after(self, cell, compared):
@@ -23,7 +23,7 @@ class Said(Watch):
 
 @pytest.fixture
 def watch():
-    return Said(["x"])
+    return SentenceWatch(["x"])
 
 
 def test_cell_in_which_ranks_drifted_apart_is_reported_once(watch):

@@ -1,6 +1,6 @@
 """A disk that really fills up during a run: no failed write may end a rank or the notebook.
 
-File size limits (RLIMIT_FSIZE) fail as a full disk does, without needing one.
+File size limits (RLIMIT_FSIZE) behave like a full disk and need none.
 """
 
 import subprocess
@@ -114,7 +114,7 @@ def test_events_that_did_not_fit_are_recorded_once_there_is_space(limited, tmp_p
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 512 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -126,8 +126,8 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_ranks_that_fill_the_disk_finish_and_report_lost_output(tiny):
-    notebook = Notebook(XLA_NB_HOME=str(tiny))
+def test_ranks_that_fill_the_disk_finish_and_report_lost_output(tiny_disk):
+    notebook = Notebook(XLA_NB_HOME=str(tiny_disk))
     try:
         notebook.ok("import xla_nb\n%load_ext xla_nb")
         shown = notebook.run(

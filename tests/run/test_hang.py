@@ -145,12 +145,12 @@ def test_zero_turns_the_clock_off(run):
     assert Watched(run, after=0).at(*range(5, 10_000, 500)) == []
 
 
-def test_report_stops_the_run_if_asked_to(run):
+def test_hang_stops_the_run_if_requested(run):
     (report,) = Watched(run, stops=True).at(300)
     assert run.stopped == [f"Stopped at a hang: {report.verdict}"]
 
 
-def test_report_does_not_stop_the_run_by_default(watched):
+def test_hang_does_not_stop_the_run_by_default(watched):
     watched.at(300)
     assert watched.run.stopped == []
 
@@ -212,7 +212,7 @@ def test_lock_of_a_returned_rank_is_reported_soon(run, after):
     waits_for_the_lock(run, 0, holder=1)
     assert watched.at(1, 2, 3, 10) == []  # rank 1 may still release it
     run.take(events.RankFinished(at=11.5, rank=1, preview="", nbytes=0))
-    assert watched.at(11) == []  # may be released since rank 0's sample
+    assert watched.at(11) == []  # may have been released since rank 0's sample
     (report,) = watched.at(12)
     assert report.verdict.startswith("Rank 1 has returned; rank 0 has been waiting ")
     assert watched.at(*range(13, 1000, 4)) == []  # a longer wait is nothing new

@@ -38,7 +38,7 @@ def test_time_without_counters_is_running():
     assert made.lane == (Slot(100, running=1.0),)
 
 
-def test_each_second_shows_what_was_counted_in_it():
+def test_each_second_shows_its_own_counts():
     made = track(
         (100.0, {"compile_seconds": 1.0, "waited": 2.0, "lock_waited": 0.5, "data_waited": 3.0}),
         (101.0, {"compile_seconds": 1.1, "waited": 2.2, "lock_waited": 0.6, "data_waited": 3.2}),
@@ -132,7 +132,7 @@ def test_counts_exceeding_the_elapsed_time_are_cut():
     assert parts(slot) == (0, 0, 0.8, 0.2)
 
 
-def test_clock_that_is_set_back_restarts_the_lane_there():
+def test_setting_the_clock_back_restarts_the_lane():
     made = track((100.0, {}), (103.0, {}), (101.0, {}), (102.0, {}))
     assert made.lane == (Slot(100, running=1.0), Slot(101, running=1.0))
 

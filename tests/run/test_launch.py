@@ -31,7 +31,7 @@ from xla_nb.topology.chips import SIMULATED
 
 
 @pytest.fixture(autouse=True)
-def a_laptop(monkeypatch):
+def no_tpu(monkeypatch):
     """Hide any TPU of the machine."""
     monkeypatch.setattr("xla_nb.runtimes.fit.count_chips", lambda: 0)
     for name in ("PJRT_DEVICE", "XLA_USE_SPMD"):

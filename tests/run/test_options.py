@@ -94,7 +94,7 @@ def test_run_variable_may_not_be_a_reserved_python_name(name):
         run_options.variable("-o", name)
 
 
-def test_run_variable_is_normalized_as_python_does():
+def test_run_variable_is_normalized_like_a_python_identifier():
     assert run_options.variable("-o", "\ufb01ne") == "fine"
 
 

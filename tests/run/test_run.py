@@ -139,9 +139,8 @@ def test_stacks_of_remote_ranks_are_requested_through_the_engine(start, engine):
     run = start(*on_hosts("left", "right")).run
     run.ask_stacks()
     assert engine.asked_where == ["r1"]
-    assert (
-        Path(run.record.stacks_request).read_bytes() == b""
-    )  # a single change: two would be two requests
+    # A single change: two would be two requests.
+    assert Path(run.record.stacks_request).read_bytes() == b""
 
 
 def test_elapsed_time_stops_when_the_last_rank_ends(start):
@@ -263,7 +262,7 @@ def test_run_ends_when_the_connection_closes(start):
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
 
 
-def test_lost_engine_marks_every_unfinished_host_as_lost(start, engine):
+def test_unfinished_hosts_are_lost_with_the_engine(start, engine):
     engine.lost = "the connection to the cluster's head was lost"
     job = start(*on_hosts("left", "right"), finished(0))
     job.hangs_up()
@@ -358,7 +357,7 @@ def test_waiting_for_a_change_wakes_up_at_the_end(start):
 
 
 @pytest.fixture
-def soon(monkeypatch):
+def impatient(monkeypatch):
     """Use short time limits for stopping."""
     monkeypatch.setattr(run_module, "STOP_PATIENCE", 0.05)
     monkeypatch.setattr(run_module, "EXIT_PATIENCE", 0.05)
@@ -366,14 +365,14 @@ def soon(monkeypatch):
 
 
 @pytest.fixture
-def never(monkeypatch):
+def patient(monkeypatch):
     """Use endless time limits for stopping."""
     monkeypatch.setattr(run_module, "STOP_PATIENCE", 3600)
     monkeypatch.setattr(run_module, "EXIT_PATIENCE", 3600)
     monkeypatch.setattr(run_module, "_TICK", 0.01)
 
 
-def test_stop_interrupts_running_ranks(never, start, engine):
+def test_stop_interrupts_running_ranks(patient, start, engine):
     job = start(*ranks(3), finished(1))
     job.run.stop("enough")
     assert engine.interrupted == [[100, 102]]
@@ -381,19 +380,19 @@ def test_stop_interrupts_running_ranks(never, start, engine):
     assert job.run.state.stopping == "enough"
 
 
-def test_starting_rank_is_interrupted_once_it_runs(never, start, engine):
+def test_starting_rank_is_interrupted_once_it_runs(patient, start, engine):
     job = start(*ranks(2))
     job.run.stop()
     job.says(ranks(3)[-1])
     engine.until(lambda: engine.interrupted == [[100, 101], [102]])
 
 
-def test_ranks_are_interrupted_host_by_host(never, start, engine):
+def test_ranks_are_interrupted_host_by_host(patient, start, engine):
     start(*on_hosts("left", "right", "far"), finished(1)).run.stop("enough")
     assert engine.by_host == [{"left": [100], "far": [100]}]
 
 
-def test_ranks_that_ignore_the_interrupt_are_terminated_then_killed(soon, start, engine):
+def test_ranks_that_ignore_the_interrupt_are_terminated_then_killed(impatient, start, engine):
     job = start(*ranks(2), grace=0.05)
     job.run.stop()
     engine.until(lambda: engine.killed == ["r1"])
@@ -446,7 +445,7 @@ def test_notice_shows_the_innermost_frames_of_a_terminated_rank(engine):
     ]
 
 
-def test_second_stop_skips_the_rest_of_the_grace_period(never, start, engine):
+def test_second_stop_skips_the_rest_of_the_grace_period(patient, start, engine):
     job = start(*ranks(2), grace=3600)
     job.run.stop()
     job.says(events.RankStopped(rank=0))
@@ -460,7 +459,7 @@ def test_second_stop_skips_the_rest_of_the_grace_period(never, start, engine):
     ]
 
 
-def test_stop_and_interrupt_for_the_same_request_count_once(never, start, engine):
+def test_interrupt_and_button_for_the_same_stop_count_once(patient, start, engine):
     job = start(*ranks(2), grace=3600)
     job.run.stop("the button", same="an interrupt")
     job.run.stop("an interrupt", same="the button")
@@ -469,7 +468,7 @@ def test_stop_and_interrupt_for_the_same_request_count_once(never, start, engine
     assert engine.terminated == [[100, 101]]
 
 
-def test_another_stop_seconds_later_counts_again(never, start, engine, monkeypatch):
+def test_another_stop_seconds_later_counts_again(patient, start, engine, monkeypatch):
     monkeypatch.setattr("xla_nb.run.run._SAME", 0.0)
     job = start(*ranks(2), grace=3600)
     job.run.stop("the button", same="an interrupt")
@@ -524,19 +523,19 @@ def test_lingering_processes_of_a_stopped_run_are_killed_soon(engine):
     assert engine.killed == ["r1"]
 
 
-def test_stop_before_any_rank_exists_kills_the_job(never, start, engine):
+def test_stop_before_any_rank_exists_kills_the_job(patient, start, engine):
     job = start()
     job.run.stop()
     assert (engine.interrupted, engine.killed) == ([], ["r1"])
 
 
-def test_stop_does_not_wait_for_ranks_that_have_not_started(never, start, engine):
+def test_stop_does_not_wait_for_ranks_that_have_not_started(patient, start, engine):
     job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
     job.run.stop()
     assert engine.killed == ["r1"]
 
 
-def test_first_reason_to_stop_is_kept(never, start, engine):
+def test_first_reason_to_stop_is_kept(patient, start, engine):
     job = start(*ranks(1))
     job.run.stop("first")
     job.run.stop("second")
@@ -553,7 +552,7 @@ def test_stopping_an_ended_run_does_nothing(start, engine):
     assert job.run.state.stopping == ""
 
 
-def test_stopped_ranks_are_not_errors(never, start):
+def test_stopped_ranks_are_not_errors(patient, start):
     job = start(*ranks(2))
     job.run.stop("enough")
     job.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
@@ -563,7 +562,7 @@ def test_stopped_ranks_are_not_errors(never, start):
         job.run.check()
 
 
-def test_other_ranks_are_interrupted_after_the_grace_period_of_a_failure(never, start, engine):
+def test_other_ranks_are_interrupted_after_the_grace_period_of_a_failure(patient, start, engine):
     job = start(*ranks(2), grace=0.05)
     job.says(failed(0))
     engine.until(lambda: engine.interrupted == [[101]])
@@ -571,52 +570,52 @@ def test_other_ranks_are_interrupted_after_the_grace_period_of_a_failure(never, 
 
 
 @pytest.mark.parametrize("pid", [101, 555])
-def test_death_of_a_process_counts_as_a_failure(never, start, engine, pid):
+def test_death_of_a_process_counts_as_a_failure(patient, start, engine, pid):
     start(*ranks(2), events.ProcessDied(pid=pid, status=-9), grace=0.05)
     engine.until(lambda: engine.interrupted)
     assert 100 in engine.interrupted[0]
 
 
-def test_no_rank_is_interrupted_during_the_grace_period(never, start, engine):
+def test_no_rank_is_interrupted_during_the_grace_period(patient, start, engine):
     job = start(*ranks(2), failed(0), grace=3600)
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert engine.interrupted == []
 
 
-def test_run_is_stopped_after_its_timeout(never, start, engine):
+def test_run_is_stopped_after_its_timeout(patient, start, engine):
     job = start(timeout=0.1)
     engine.until(lambda: engine.killed)
     assert job.run.state.stopping == "Timed out after 0.1 s (timeout)"
 
 
-def test_run_without_timeout_continues(never, start, engine):
+def test_run_without_timeout_continues(patient, start, engine):
     job = start(*ranks(1))
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert engine.interrupted == []
 
 
-def test_lingering_processes_are_killed_after_the_last_result(soon, start, engine):
+def test_lingering_processes_are_killed_after_the_last_result(impatient, start, engine):
     job = start(*ranks(1), finished(0))
     engine.until(lambda: engine.killed == ["r1"])
     assert engine.interrupted == []
     assert job.run.ok
 
 
-def test_processes_get_time_to_exit_after_the_last_result(never, start, engine):
+def test_processes_get_time_to_exit_after_the_last_result(patient, start, engine):
     job = start(*ranks(1), finished(0))
     with pytest.raises(TimeoutError):
         job.run.wait(0.1)
     assert (engine.interrupted, engine.killed) == ([], [])
 
 
-def test_lingering_job_is_killed_after_it_fails(soon, start, engine):
+def test_lingering_job_is_killed_after_it_fails(impatient, start, engine):
     start(events.JobFailed(kind="E", message="m", text=""))
     engine.until(lambda: engine.killed == ["r1"])
 
 
-def test_limits_do_not_stop_a_run_whose_ranks_have_all_ended(never, engine):
+def test_limits_do_not_stop_a_run_whose_ranks_have_all_ended(patient, engine):
     run = a_run(engine, grace=1, timeout=2)
     for event in [*ranks(2), failed(0), finished(1)]:
         run.take(event)
@@ -642,7 +641,7 @@ def test_stopping_a_finished_run_keeps_it_finished(start, engine):
     assert engine.killed == ["r1"]
 
 
-def test_notice_reports_work_left_running_before_it_is_killed(engine):
+def test_notice_reports_work_that_is_killed_after_the_last_result(engine):
     run = a_run(engine)
     for event in [*ranks(1), finished(0)]:
         run.take(event)
@@ -669,7 +668,7 @@ def test_failed_job_that_lingers_is_killed_without_notice(engine):
 @pytest.mark.parametrize(
     "end", [events.ProcessDied(pid=101, status=-9), events.RankStopped(rank=1)]
 )
-def test_leftovers_of_a_killed_or_stopped_rank_are_killed_without_notice(engine, end):
+def test_leftovers_of_killed_or_stopped_ranks_are_killed_without_notice(engine, end):
     run = a_run(engine)
     for event in [*ranks(2), finished(0)]:
         run.take(event)

@@ -177,7 +177,7 @@ def test_headline_names_the_memory_limit_of_an_oom_killed_rank():
     assert sentences.headline(state) == f"Rank 2 was killed by the OOM killer {limit}"
 
 
-def test_ranks_that_died_before_starting_have_the_cause_of_death_as_error():
+def test_error_of_ranks_that_died_before_starting_is_the_cause_of_death():
     state = RunState()
     for event in (
         events.JobStarted(pid=1, ranks=2, simulated=True),
@@ -241,7 +241,7 @@ def diverged(rank, **more):
     return replace(error, kind="CollectiveMismatch", early=(1,), **more)
 
 
-def test_headline_of_diverged_ranks_states_what_each_did():
+def test_headline_of_diverged_ranks_states_the_calls_of_each():
     state = run_of(finished(1), diverged(2), diverged(0), ranks=3)
     assert sentences.headline(state) == DIVERGED
     assert state.first_failure.early == (1,)

@@ -85,7 +85,7 @@ def test_ended_ranks_are_not_asked(run):
     assert stacks.text(inquiry.groups()) == "rank 1 at a\ns\n\nrank 0: finished"
 
 
-def test_rank_that_answered_and_then_ended_is_shown(run):
+def test_rank_that_answers_and_then_ends_is_shown(run):
     asked = run(1, r0=("a", "s"))
     inquiry = Inquiry(asked)
     asked.state.apply(events.RankFinished(rank=0, preview="3", nbytes=1))
@@ -133,12 +133,12 @@ def test_silent_rank_is_shown_where_it_was_last_seen(run, impatient):
 
 
 def test_rank_that_has_not_started_is_joining(tmp_path, impatient):
-    (group,) = Inquiry(NotBegun(tmp_path, 2)).wait()
+    (group,) = Inquiry(Starting(tmp_path, 2)).wait()
     assert group == StackGroup((0, 1), "", "", "not started yet: joining the runtime")
 
 
 def test_live_rank_that_has_not_received_the_cell_is_not_joining(tmp_path, impatient):
-    waits = NotBegun(tmp_path, 2)
+    waits = Starting(tmp_path, 2)
     live = tuple(
         events.RankStarted(rank=rank, local_rank=rank, pid=11 + rank, device="xla:0")
         for rank in range(2)
@@ -148,7 +148,7 @@ def test_live_rank_that_has_not_received_the_cell_is_not_joining(tmp_path, impat
     assert (group.ranks, group.note[:14]) == ((0, 1), "not responding")
 
 
-class NotBegun(run_double.Run):
+class Starting(run_double.Run):
     def ask_stacks(self):
         pass
 

@@ -101,7 +101,7 @@ def test_process_that_dies_before_becoming_a_rank_is_trouble():
         ((), 0, "stopped"),
         ((), 130, "stopped"),  # the status shells give for SIGINT
         ((15,), -15, "stopped"),
-        ((15,), 1, "stopped"),  # a handler of the user
+        ((15,), 1, "stopped"),  # by a signal handler of the user
         ((15, 9), -9, "stopped"),
         ((), -11, "died"),
         ((), -9, "died"),  # sent by someone else

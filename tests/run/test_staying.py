@@ -94,9 +94,7 @@ def test_sample_newer_than_the_interrupt_shows_where_a_rank_is(run, stay, after)
     assert where(run, 0) == "at Cell In[3], line 6"
 
 
-@pytest.mark.parametrize(
-    "at", [NOW - 0.2, NOW + 0.01, None]
-)  # before the interrupt, during it, never
+@pytest.mark.parametrize("at", [NOW - 0.2, NOW + 0.01, None])  # before, during, never
 def test_place_of_an_interrupt_is_marked_as_interrupted(run, stay, at):
     run.was_interrupted(0, 4, NOW)
     if at is not None:

@@ -14,7 +14,7 @@ from xla_nb.runtimes import jax_world
 STACKS = ("SIGABRT", "Check failure", "Terminating process", "external/xla", "Aborted")
 
 
-def quiet(run: Run) -> None:
+def assert_no_aborts(run: Run) -> None:
     """No rank was aborted, and no output is a C++ log."""
     assert -signal.SIGABRT not in [ended.status for ended in run.ranks]
     assert not [word for word in STACKS if word in run.output()], run.output()
@@ -41,7 +41,7 @@ def test_world_forms(worlds: Worlds) -> None:
 def test_rank_can_return_early(worlds: Worlds) -> None:
     run = worlds.run("returns_early")
     assert run.values() == [0.0, 1.0, 2.0, 3.0]
-    quiet(run)
+    assert_no_aborts(run)
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_other_ranks_raise_in_their_collective_when_one_raises(worlds: Worlds) -
     run = worlds.run("one_raises")
     assert (run.ended(1).how, run.ended(1).value) == ("RuntimeError", "on purpose")
     assert [run.ended(rank).how for rank in (0, 2, 3)] == ["RankGone"] * 3
-    quiet(run)
+    assert_no_aborts(run)
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_other_ranks_raise_when_one_is_killed_in_a_collective(worlds: Worlds) ->
     assert run.ended(1).status == -signal.SIGKILL
     others = [run.ended(rank) for rank in (0, 2, 3)]
     assert [(other.how, other.status) for other in others] == [("RankGone", 0)] * 3
-    quiet(run)
+    assert_no_aborts(run)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_other_ranks_do_not_need_rank_0(worlds: Worlds) -> None:
     run = worlds.run("first_is_killed_outside")
     assert run.ended(0).status == -signal.SIGKILL
     assert [run.ended(rank).value for rank in (1, 2, 3)] == [1, 2, 3]
-    quiet(run)
+    assert_no_aborts(run)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def a_part(name="right", program=None, env=None, sets=None, group=None, **change
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
+def without_delays(monkeypatch):
     """Answer at once without news, and hide any TPU of the machine."""
     monkeypatch.setattr(host_module, "_LONGEST", 0.0)
     monkeypatch.setattr(host_module, "_PAUSE", 0.001)
