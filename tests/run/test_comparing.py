@@ -34,7 +34,7 @@ def different(one):
         ([torch.ones(2), torch.ones(2)], "equal"),
         ([torch.ones(2), torch.ones(2).double()], "no majority"),
         ([torch.ones(2), np.ones(2, "f4")], "no majority"),
-        ([torch.tensor([math.nan]), torch.tensor([math.nan])], "equal but for NaN"),
+        ([torch.tensor([math.nan]), torch.tensor([math.nan])], "equal except for NaN"),
         ([torch.tensor([math.nan]), torch.tensor([1.0])], "no majority"),
         ([torch.tensor([0.0]), torch.tensor([-0.0])], "equal"),
         ([[1, 2.0], [1.0, 2]], "equal"),

@@ -25,7 +25,7 @@ def linear(weight, rate=0.1):
         ([1, 1, 1, 2, 3], "ranks 3, 4 differ"),
         ([1, 2], "differs by rank"),
         ([1, 1, 2, 2], "differs by rank"),
-        ([torch.tensor(math.nan)] * 2, "equal but for NaN"),
+        ([torch.tensor(math.nan)] * 2, "equal except for NaN"),
         ([(x for x in ""), (x for x in "")], "not compared"),
         ([[torch.ones(1), (x for x in "")]] * 2, "not compared in full"),
     ],

@@ -16,18 +16,18 @@ from xla_nb.rank.variables import Leaf, Variable
 from xla_nb.run.stacks import alike
 from xla_nb.wording import in_one_line, ranks, several, shortened
 
-#: different         some ranks have another value than most
-#: not on all        some ranks do not have it; those that have it agree
-#: no majority       there is no value that most ranks have, by design or not
-#: pending           a rank has only recorded it; ranks with a value agree
-#: not compared      it cannot be compared, or there was no time; the rest agrees
-#: sharded           each rank has its part, by design; the rest agrees
-#: equal but for NaN the same, NaN in the same places
-#: equal             all ranks have the same value
-#: alone             there is only one rank
+#: different             some ranks have another value than most
+#: not on all            some ranks do not have it; those that have it agree
+#: no majority           there is no value that most ranks have, by design or not
+#: pending               a rank has only recorded it; ranks with a value agree
+#: not compared          it cannot be compared, or there was no time; the rest agrees
+#: sharded               each rank has its part, by design; the rest agrees
+#: equal except for NaN  the same, with NaN in the same places
+#: equal                 all ranks have the same value
+#: alone                 there is only one rank
 Verdict = Literal[
     "different", "not on all", "no majority", "pending", "not compared", "sharded",
-    "equal but for NaN", "equal", "alone",
+    "equal except for NaN", "equal", "alone",
 ]  # fmt: skip
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # the most important first
 _MAX_LEAVES, _MAX_GROUPS = 3, 4  # leaves and groups of ranks listed individually
@@ -74,7 +74,7 @@ class ComparedLeaf:
             return "pending"
         if self.unknown:
             return "not compared"
-        return "equal but for NaN" if self.groups[0].leaf.nans else "equal"
+        return "equal except for NaN" if self.groups[0].leaf.nans else "equal"
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ def _detail(leaf: ComparedLeaf) -> str:
         clauses = [*head, *_differences(leaf)]
         clauses += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(clauses)}"
-    if leaf.verdict == "equal but for NaN":
+    if leaf.verdict == "equal except for NaN":
         return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
     if leaf.verdict == "pending":
         return f"{name}{_not_computed(leaf)}"

@@ -9,7 +9,7 @@ from xla_nb.messages.events import Concluded
 from xla_nb.run.comparing import Compared, sentence
 from xla_nb.wording import ranks
 
-_EQUAL = ("equal", "equal but for NaN")
+_EQUAL = ("equal", "equal except for NaN")
 _MISSING = "missing"  # stands for a leaf's path, which begins with a sign or is empty
 DRIFT = "drift"  #: the kind of conclusion about it
 

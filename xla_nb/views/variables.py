@@ -24,7 +24,7 @@ _SIGNS: dict[Verdict, tuple[str, str]] = {
     "not on all": ("◔", AMBER),
     "pending": ("◌", GREY),
     "not compared": ("?", GREY),
-    "equal but for NaN": ("=", AMBER),
+    "equal except for NaN": ("=", AMBER),
     "equal": ("=", GREEN),
 }
 _VALUE = TITLES.index("Value")
