@@ -1,4 +1,4 @@
-"""A live rank gets what changed in the notebook since it was sent, and nothing else."""
+"""A live rank is sent what changed in the notebook, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ local = pytest.fixture(importable_folder)
         ("x = bytearray(b'ab')", "x[0] = 99", "x == b'cb'"),
     ],
 )
-def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
+def test_in_place_changes_are_sent(notebook, made, written, seen):
     notebook.run(f"import numpy, torch\n{made}")
     notebook.cell("x, numpy, torch")
     notebook.run(written)
@@ -40,7 +40,7 @@ def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
     assert notebook.sent == set()
 
 
-def test_nothing_is_sent_again_because_a_cell_names_it_in_another_order(notebook):
+def test_naming_values_in_another_order_sends_nothing(notebook):
     notebook.run(
         "import numpy, torch\nmodel = torch.nn.Linear(2, 1)\n"
         "opt = torch.optim.Adam(model.parameters())\nb = numpy.zeros(4)\na = b[:]\nc = [b, a]"
@@ -51,7 +51,7 @@ def test_nothing_is_sent_again_because_a_cell_names_it_in_another_order(notebook
         assert notebook.sent == set(), names
 
 
-def test_a_value_that_was_made_anew_is_sent_anew_though_it_is_equal(notebook):
+def test_recreated_values_are_sent_again_even_if_equal(notebook):
     made = (
         "import numpy, torch\nlosses, stats, y = [], {'steps': 0}, numpy.zeros(3)\n"
         "model = torch.nn.Linear(1, 1)\nmodel.weight.data.fill_(1)\nmodel.bias.data.fill_(1)"
@@ -62,7 +62,7 @@ def test_a_value_that_was_made_anew_is_sent_anew_though_it_is_equal(notebook):
     )
     for _ in range(3):
         notebook.run(made)
-        notebook.run(made)  # objects may lie where former ones did
+        notebook.run(made)  # new objects may reuse old addresses
         assert notebook.cell(changes) == (1, 1, 1.0, 2.0)
         assert notebook.sent == {"losses", "stats", "y", "model"}
     assert notebook.cell(changes) == (2, 2, 2.0, 3.0)
@@ -80,13 +80,13 @@ def test_a_value_that_was_made_anew_is_sent_anew_though_it_is_equal(notebook):
         ("a = {'it': part}", "del a['it']", r"ranks no longer have `a\['it'\]`"),
     ],
 )
-def test_a_new_value_gets_no_part_that_ranks_have_replaced_or_taken_out(notebook, made, done, told):
+def test_new_value_with_a_part_that_ranks_lost_is_refused(notebook, made, done, told):
     notebook.run(f"part = [1]; {made}")
     notebook.cell(done)
     notebook.run("c = [part]")
     with pytest.raises(Unopened, match=told):
         notebook.cell("c")
-    notebook.rank0.start_again()  # and get everything
+    notebook.rank0.start_again()  # everything is sent again
     assert notebook.cell("c[0] is a['it']")
     assert notebook.sent == {"a", "c"}
 
@@ -111,7 +111,7 @@ model, wrapped, one, other, log, kept = made(), made(), made(), made(), [], [mad
         ("model.n = 7; renamed = model; del model", "renamed.n", 7),
     ],
 )
-def test_what_ranks_have_stays_under_another_name(notebook, done, asked, wanted):
+def test_renaming_a_value_keeps_the_ranks_changes(notebook, done, asked, wanted):
     notebook.run(FORMER)
     notebook.cell("model.n = wrapped.n = one.n = kept[0].n = 1; other.n = 2; log.append(1)")
     notebook.run(done)
@@ -120,7 +120,7 @@ def test_what_ranks_have_stays_under_another_name(notebook, done, asked, wanted)
     assert notebook.sent == set()
 
 
-def test_what_the_notebook_keeps_is_kept_on_ranks_also_while_no_cell_names_it(notebook):
+def test_ranks_keep_renamed_values_while_no_cell_names_them(notebook):
     notebook.run(FORMER)
     notebook.cell("model.n = 1; log.append(1)")
     notebook.run("best, runs = model, {'first': log}; model, log = made(), []")
@@ -133,7 +133,7 @@ def test_what_the_notebook_keeps_is_kept_on_ranks_also_while_no_cell_names_it(no
     assert not [name for name in notebook.rank0.values if "former" in name]
 
 
-def test_a_name_for_a_part_of_a_class_is_told_with_the_class(notebook):
+def test_note_reports_resending_a_class_with_a_new_name_for_its_part(notebook):
     notebook.run("class Registry: items = {}\ndef look(): look.seen.append(1)\nlook.seen = []")
     notebook.cell("Registry.items.update(a=1), look()")
     notebook.run("items, seen = Registry.items, look.seen")
@@ -144,7 +144,7 @@ def test_a_name_for_a_part_of_a_class_is_told_with_the_class(notebook):
     }
 
 
-def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(notebook, local):
+def test_sentinel_created_later_in_an_own_module_reaches_ranks(notebook, local):
     (local / "marked.py").write_text(
         "_mark = None\ndef mark():\n    global _mark\n"
         "    _mark = _mark or object()\n    return _mark\n"
@@ -155,9 +155,9 @@ def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(n
     assert notebook.cell("held is marked._mark is marked.mark() is not None")
 
 
-#: As `LiveNotebook.act` has them.
+#: Scripts for `LiveNotebook.act`.
 STORIES = {
-    "constants and definitions that are bound again need no sending": """
+    "rebinding equal constants and definitions sends nothing": """
         lr, name, sizes = 0.5, "a", (1, 2)
         def f(): return lr
         >>> lr, name, sizes, f()
@@ -165,7 +165,7 @@ STORIES = {
         >>> lr, name, sizes, f()
         sent:
     """,
-    "memory that is made to be pickled is sent again only when it has changed": """
+    "memory created by pickling is sent again only after a change": """
         import pandas, pickle, torch
         class AsArrows:
             def __init__(self, held): self.held = held
@@ -178,7 +178,7 @@ STORIES = {
         >>> frame, arrows, generator, loader
         sent:
     """,
-    "a new value gets the parts that ranks have": """
+    "a new value reuses parts that ranks have": """
         import torch
         body, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
         model = torch.nn.Sequential(body, head)
@@ -196,7 +196,7 @@ STORIES = {
         >>> optimizer, kept, body, model
         sent:
     """,
-    "a value that ranks had is not mixed of their parts and its own": """
+    "a resent value does not mix the ranks' parts with the notebook's": """
         import torch
         net = torch.nn.BatchNorm1d(1)
         optimizer = torch.optim.SGD(net.parameters(), 0.5)
@@ -205,7 +205,7 @@ STORIES = {
         >>> (net.weight.item(), net.running_mean.item()) == (1, 0)
         sent: net optimizer
     """,
-    "what holds a whole value that ranks have gets theirs": """
+    "a new holder of the ranks' values gets their versions": """
         import torch
         net, seen = torch.nn.Linear(1, 1), []
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -224,7 +224,7 @@ STORIES = {
         >>> models["a"] is trainer.net is net and state(trainer) == (9, 0.1, [1])
         sent: models net optimizer trainer
     """,
-    "an optimizer that the notebook changes keeps the model that ranks have trained": """
+    "an optimizer changed in the notebook keeps the model trained on ranks": """
         import torch
         net = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
@@ -238,7 +238,7 @@ STORIES = {
         told: replaced the ranks' `optimizer` and `rates` with the notebook's: `optimizer` and `r…
         >>> optimizer.param_groups[0]["lr"] == 0.2
     """,
-    "what a partial or a method holds is a part of it, also of a builtin": """
+    "partials, methods and built-in methods share the objects they hold": """
         import functools
         class Counter:
             n = 0
@@ -256,7 +256,7 @@ STORIES = {
         >>> also, held
         sent: also
     """,
-    "a function with a closure is the same under another name, or what ranks lose is told": """
+    "a renamed closure keeps its state, or a note reports the loss": """
         def counts():
             n = [0]
             def add(): n[0] += 1; return n[0]
@@ -273,7 +273,7 @@ STORIES = {
         >>> held[1]() == 0
         told: replaced the ranks' former `add`, now under another name…
     """,
-    "values share memory": """
+    "arrays and tensors share memory": """
         import numpy, torch
         t, a, b = torch.zeros(4), numpy.zeros(4), numpy.zeros(8)
         u, v, w = t[1:], torch.from_numpy(a)[1:], b[1::2]
@@ -282,7 +282,7 @@ STORIES = {
         >>> u[0] = v[0] = w[0] = 6; t[1] == a[1] == b[1] == 6
         sent: t a b u v w
     """,
-    "instances of one class of the notebook's share nothing by its super": """
+    "instances of a notebook class share nothing through super()": """
         import torch
         class Own(torch.optim.SGD):
             def step(self, closure=None): return super().step(closure)
@@ -295,7 +295,7 @@ STORIES = {
         _, later, later_rates = made()
         >>> later_rates and net.weight.item() == 7
     """,
-    "a name that ranks have bound is no place of the notebook's value": """
+    "a name rebound on ranks no longer holds the notebook's value": """
         from types import SimpleNamespace
         model = SimpleNamespace(n=0)
         >>> model.n = 1
@@ -303,7 +303,7 @@ STORIES = {
         held = [model]
         >>> (held[0].n, model.n) == (0, 9)
     """,
-    "only what shares something else is sent again": """
+    "only values that share something are sent again": """
         import numpy
         from types import SimpleNamespace as Box
         apart, net, x = Box(n=0), Box(n=0), numpy.zeros(4)
@@ -313,7 +313,7 @@ STORIES = {
         told: replaced the ranks' `x` with the notebook's: shared with the new `part`
         >>> float(x.sum()) == 2
     """,
-    "a frame is not changed by what is made of it": """
+    "values derived from a frame do not resend it": """
         import pandas
         frame = pandas.DataFrame({"a": [3, 1], "b": ["x", "y"]})
         >>> frame["c"] = 1; frame.shape == (2, 3)
@@ -327,7 +327,7 @@ STORIES = {
         >>> held["frame"] is frame and held["frame"].shape == (2, 3)
         >>> a.iloc[0] = 9; (int(frame["a"][0]), int(rest["a"][0])) == (3, 3)
     """,
-    "what has a frame's index or is its copy shares nothing with who holds the frame": """
+    "an index or copy of a frame does not resend the frame's holder": """
         import pandas
         frame = pandas.DataFrame({"a": [3, 1], "b": ["x", "y"]}, index=[5, 6])
         class Trainer:
@@ -340,7 +340,7 @@ STORIES = {
         told:
         >>> trainer.step == 9
     """,
-    "an array of a frame is sent with it where the notebook has written to the frame": """
+    "an array view of a frame is resent with the frame after a write": """
         import pandas
         frame = pandas.DataFrame({"a": [3.0, 1.0, 2.0]})
         first = frame["a"].to_numpy()[:2]
@@ -350,7 +350,7 @@ STORIES = {
         told: replaced the ranks' `first` and `frame` with the notebook's: `first` and `frame` ch…
         >>> frame.iloc[0, 0] = 5.0; first.tolist() == [5.0, 9.0]
     """,
-    "a sentinel stays the ranks' own": """
+    "a sentinel keeps its identity on ranks": """
         NONE = object()
         def is_given(of): return of is not NONE
         held = {"a": NONE}
@@ -369,7 +369,7 @@ STORIES = {
         del f.y
         >>> mine is f and t[0] is f and (f(), vars(f)) == (-3, {"x": 2})
     """,
-    "a variable without a value has none on ranks": """
+    "a deleted closure variable is unset on ranks": """
         def make():
             part = 1
             def f(): return part
@@ -385,7 +385,7 @@ STORIES = {
         forget()
         >>> "'part'" in found()
     """,
-    "members of an enum are the ones that ranks have": """
+    "enum members keep their identity on ranks": """
         import enum
         class Color(enum.Enum):
             RED = 1
@@ -399,7 +399,7 @@ STORIES = {
         Color.note = lambda self: 3
         >>> c[0] is Color.RED is mine[0] and c[1] is mine[1] and c[0].note() == 3
     """,
-    "an instance whose class uses names while it is made finds them": """
+    "an instance's __setstate__ finds the globals it uses": """
         import math
         SCALE = [2]
         def scaled(x): return math.floor(x) * SCALE[0]
@@ -410,7 +410,7 @@ STORIES = {
         a = A(1.5)
         >>> a.x == 2
     """,
-    "functions of another namespace share their globals": """
+    "functions created by exec share their namespace": """
         space = {}
         exec("n = 1\\ndef f(): return n\\ndef g(v): global n; n = v", space)
         f, g = space["f"], space["g"]
@@ -420,7 +420,7 @@ STORIES = {
         >>> g(6)
         >>> f() == 6
     """,
-    "subclasses go along, and a former class that comes back is the one that ranks knew": """
+    "subclasses are sent too, and a returning old class is the one ranks know": """
         class A:
             def m(self): return 1
         old = [A()]
@@ -432,7 +432,7 @@ STORIES = {
         >>> A
         >>> type(old[0]) is type(mine) and old[0].m() == 1
     """,
-    "what held a value that was bound anew is not sent again": """
+    "rebinding a name does not resend holders of the old value": """
         def logged(f):
             def inner(*args): return f(*args)
             return inner
@@ -448,7 +448,7 @@ STORIES = {
         >>> m.n += 1; (m.n, m.log, log) == (2, [1], [])
         sent: evaluate log
     """,
-    "a constant that a closure reads is sent without what holds the closure": """
+    "a changed constant does not resend the holder of a closure that reads it": """
         RATE = 1
         class Trainer: n = 0
         def make():
@@ -461,7 +461,7 @@ STORIES = {
         >>> t.n += 1; (t.step(), t.n) == (2, 2)
         sent: RATE
     """,
-    "values that have only functions and constants in common are sent apart": """
+    "values that share only functions and constants are sent separately": """
         import configparser, functools, numpy, pandas, pathlib, sys, torch
         from torch.optim import swa_utils
         class Options(dict): pass
@@ -496,7 +496,7 @@ STORIES = {
         sent: two
         told: replaced the ranks' `two` with the notebook's: `two` changed there
     """,
-    "what stays the ranks' inside a value that was changed is told": """
+    "a note names the parts of a changed value that stay the ranks'": """
         inner = [1]
         nested = {"a": inner}
         >>> inner.append(2); nested == {"a": [1, 2]}
@@ -504,7 +504,7 @@ STORIES = {
         >>> (nested, inner) == ({"a": [1, 2], "c": 5}, [1, 2])
         told: replaced the ranks' `nested` with the notebook's, except `inner`: `nested` changed…
     """,
-    "of what was bound anew no name of ours is told": """
+    "notes about rebound values show no internal names": """
         import torch
         w = torch.zeros(3)
         d = {"w": w}; li = [w, d]
@@ -515,7 +515,7 @@ STORIES = {
         >>> (len(w), len(d), len(li)) == (3, 1, 2)
         told: replaced the ranks' `d` and `li` with the notebook's, except `w`: `d` and `li` chan…
     """,
-    "a definition that shares something is told by its one name": """
+    "a note names a definition that shares memory only once": """
         import functools, numpy
         box = numpy.zeros(2)
         @functools.cache
@@ -529,11 +529,11 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
-def test_ranks_have_what_the_notebook_has_beside_what_is_theirs(notebook, story):
+def test_ranks_get_notebook_changes_and_keep_their_own(notebook, story):
     notebook.act(story)
 
 
-def test_what_nothing_in_the_notebook_refers_to_is_not_kept(notebook):
+def test_ranks_drop_definitions_that_the_notebook_no_longer_refers_to(notebook):
     notebook.run("class A:\n    def m(self): return 1\ndef f(): return A")
     notebook.cell("f()")
     sizes = []
@@ -550,13 +550,13 @@ _LARGE = 16 << 20
 
 @pytest.fixture
 def large(notebook):
-    """What ranks have as `x`."""
+    """A large array that ranks have as `x`."""
     notebook.values["x"] = x = numpy.zeros(_LARGE, numpy.uint8)
     notebook.cell("x")
     return x
 
 
-def test_one_byte_of_large_memory_is_noticed_also_where_two_names_share_it(notebook, large):
+def test_one_byte_change_in_large_memory_is_detected_even_if_shared(notebook, large):
     for place in (0, 1, _LARGE // 2, _LARGE - 1):
         notebook.cell("x")
         assert notebook.sent == set()
@@ -573,7 +573,7 @@ def test_one_byte_of_large_memory_is_noticed_also_where_two_names_share_it(noteb
 
 
 @pytest.mark.parametrize("fails", ["a launch", "another value"])
-def test_large_memory_is_noticed_after_something_failed(notebook, large, fails):
+def test_change_in_large_memory_is_detected_after_a_failure(notebook, large, fails):
     large[5 << 20] = 3
     if fails == "a launch":
         notebook.program("x")
@@ -585,8 +585,8 @@ def test_large_memory_is_noticed_after_something_failed(notebook, large, fails):
     assert notebook.cell("x[5 << 20]") == 3
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["own memory", "a shared mapping"])
-def test_large_memory_of_a_tensor_is_noticed(notebook, shared):
+@pytest.mark.parametrize("shared", [False, True], ids=["private memory", "shared mapping"])
+def test_change_in_large_tensor_is_detected(notebook, shared):
     x = torch.zeros(_LARGE // 4)
     notebook.values["x"] = x.share_memory_() if shared else x
     notebook.cell("x")
@@ -595,7 +595,7 @@ def test_large_memory_of_a_tensor_is_noticed(notebook, shared):
     assert notebook.cell("float(x[7])") == 1
 
 
-def test_files_are_closed_where_memory_is_sent_again_and_again(notebook, large):
+def test_resending_memory_leaks_no_file_descriptors(notebook, large):
     before = len([*Path("/proc/self/fd").iterdir()])
     for _ in range(10):
         large += 1

@@ -1,7 +1,7 @@
-"""Random programs of small graphs of objects: after each cell a rank sees what the notebook holds.
+"""Random programs on small object graphs: after each cell, a rank's graph matches the notebook's.
 
-Both sides are compared as graphs: two names that share an object in the notebook share one on the
-rank, and definitions stay the objects that they were there.
+Both sides are compared as graphs: names that share an object in the notebook must share one on the
+rank, and definitions must keep their identity there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ notebook = pytest.fixture(opened_live)
 _CLASSES, _FUNCTIONS, _VALUES = ("A", "B"), ("f", "g", "h"), ("u", "v", "w", "x", "y", "z")
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
-#: What is done to something of these kinds; of none: to an instance of the notebook's classes.
+#: Statements and the types they apply to; () means instances of notebook classes.
 _DONE: list[tuple[str, tuple[type, ...]]] = [
     ("{name} = {name}.copy()", (list, dict, numpy.ndarray)),
     ("del {name}", (object,)),
@@ -38,7 +38,7 @@ _PICKED = {"key": "abc", "attribute": "pq", "n": "01", "member": "nm"}
 
 
 class _Steps:
-    """Statements at random, over names that are there."""
+    """Random statements that use existing names."""
 
     def __init__(self, seed: int) -> None:
         self.pick = random.Random(seed)
@@ -116,7 +116,7 @@ class _Steps:
 
 
 class _Same:
-    """Whether two graphs are the same, each object of one standing for one of the other."""
+    """Compares two graphs: each object of one must match exactly one object of the other."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = names
@@ -176,7 +176,7 @@ class _Same:
 
 
 def _definitions(found: dict[int, Any], back: dict[int, Any]) -> list[tuple[Any, Any]]:
-    """Those that stay the same; a function with a closure is part of what holds it."""
+    """Definitions that keep their identity; a closure belongs to its holder."""
     kinds = types.FunctionType, type
     pairs = [(back[id(other)], other) for other in found.values()]
     definitions = [(one, other) for one, other in pairs if isinstance(one, kinds)]
@@ -186,7 +186,7 @@ def _definitions(found: dict[int, Any], back: dict[int, Any]) -> list[tuple[Any,
 @pytest.mark.parametrize(
     "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 300))]
 )
-def test_a_rank_sees_what_the_notebook_holds(notebook: LiveNotebook, seed: int) -> None:
+def test_rank_graph_matches_the_notebooks(notebook: LiveNotebook, seed: int) -> None:
     steps, rank = _Steps(seed), notebook.rank0
     notebook.run("import numpy")
     names = {"numpy", *_VALUES, *_FUNCTIONS, *_CLASSES}
@@ -195,7 +195,7 @@ def test_a_rank_sees_what_the_notebook_holds(notebook: LiveNotebook, seed: int) 
         for _ in range(steps.pick.randrange(4)):
             text.append(steps.statement(notebook.values))
             notebook.run(text[-1])
-        if steps.pick.randrange(5) == 0:  # a launch that failed, and ranks have opened it or not
+        if steps.pick.randrange(5) == 0:  # a failed launch, which ranks may have opened
             packed = rank.pack(notebook.values, *names)
             if steps.pick.randrange(2):
                 rank.open(packed)

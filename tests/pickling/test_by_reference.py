@@ -1,5 +1,5 @@
-"""What is sent by its name: modules of every class, what torch has names for, and loggers, which
-are what they are in the notebook but for their handlers."""
+"""Values sent by name: modules of every class, values with a name in torch, and loggers, which keep
+everything except their handlers."""
 
 import contextvars
 import logging
@@ -17,7 +17,7 @@ OF_TORCH = [
 ]
 
 
-def test_a_value_that_torch_has_under_a_name_is_that_in_the_notebook_and_on_a_rank(notebook):
+def test_values_named_in_torch_keep_their_identity(notebook):
     notebook.run(f"import torch.fx.experimental._config\nheld = [{', '.join(OF_TORCH)}]")
     same = ", ".join(f"held[{n}] is {name}" for n, name in enumerate(OF_TORCH))
     assert notebook.launch(f"import torch\ndef f(rank): return {same}") == (True,) * len(OF_TORCH)
@@ -25,7 +25,7 @@ def test_a_value_that_torch_has_under_a_name_is_that_in_the_notebook_and_on_a_ra
     assert [*map(id, returned(held, notebook.values))] == [*map(id, held)]
 
 
-def test_limits_of_a_type_are_made_of_the_type(notebook):
+def test_finfo_and_iinfo_are_recreated_from_their_dtype(notebook):
     notebook.run("import torch\nheld = [torch.finfo(torch.bfloat16), torch.iinfo(torch.int8)]")
     assert notebook.launch("def f(rank): return held[0].eps, held[1].max") == (0.0078125, 127)
     eps, most = returned(notebook.values["held"], notebook.values)
@@ -46,7 +46,7 @@ seed(1)
 """
 
 
-def test_a_function_that_names_a_module_with_a_class_of_its_own_keeps_its_state(notebook):
+def test_function_that_uses_a_module_with_its_own_class_keeps_its_state(notebook):
     notebook.run(SEEDER)
     program = notebook.build("def f(rank): return seed(2)")
     assert not program.notes
@@ -71,7 +71,7 @@ sys.modules[__name__] = made
 
 
 @pytest.mark.parametrize("way", [IN_PLACE, INSTEAD, INSTEAD + "made.__name__ = 'another'"])
-def test_a_module_of_ones_own_with_another_class_is_the_ranks(notebook, local, way):
+def test_own_module_with_a_custom_class_is_the_ranks_module(notebook, local, way):
     (local / "lazymod.py").write_text(LAZY + way)
     notebook.run("import lazymod\nheld = [lazymod]\ndef g(): return lazymod.get(), lazymod")
     cell = "import lazymod\ndef f(rank): return held[0] is lazymod is g()[1] and held[0].get()"
@@ -79,7 +79,7 @@ def test_a_module_of_ones_own_with_another_class_is_the_ranks(notebook, local, w
     assert returned(notebook.values["held"], {})[0] is sys.modules["lazymod"]
 
 
-def test_a_module_that_ranks_cannot_import_is_not_sent_by_its_name(notebook, monkeypatch):
+def test_module_that_ranks_cannot_import_is_not_sent_by_name(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "made_here", None)
     notebook.run(
         """
@@ -95,7 +95,7 @@ def test_a_module_that_ranks_cannot_import_is_not_sent_by_its_name(notebook, mon
     assert notebook.launch("def f(rank): return kept[0].rate") == 3
 
 
-def test_a_modules_context_variable_is_that_modules_without_the_notebooks_value(notebook, local):
+def test_context_variable_is_the_modules_without_the_notebooks_value(notebook, local):
     (local / "steps.py").write_text(
         "import contextvars\nat = contextvars.ContextVar('at', default=1)\n"
     )
@@ -113,7 +113,7 @@ lg = logging.getLogger("{APP}")
 
 @pytest.fixture(autouse=True)
 def forget():
-    """Lets the loggers of this process be as in one that has just begun, as a rank has."""
+    """Removes the test's loggers from this process, as in a new rank."""
 
     def forget():
         known = logging.root.manager.loggerDict
@@ -138,14 +138,14 @@ def f(rank):
 """
 
 
-def test_a_rank_has_the_notebooks_loggers_in_their_places_without_handlers(notebook, forget):
+def test_ranks_get_notebook_loggers_in_their_hierarchy_without_handlers(notebook, forget):
     notebook.run(LOGGERS)
     program = notebook.build(ON_RANKS)
     forget()
     assert notebook.rank(program) == ((15, False, True, []), True, True, False, True)
 
 
-def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook, monkeypatch):
+def test_note_reports_logger_output_lost_without_handlers(notebook, monkeypatch):
     cell = "def f(rank): lg.info('')"
     notebook.run(MADE + "lg.propagate = False")
     assert not notebook.build(cell).notes
@@ -155,5 +155,5 @@ def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(note
         "function",
     )
     notebook.run("lg.handlers[:] = [logging.StreamHandler()]")
-    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))  # which gives it one there
+    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))  # it adds a handler there
     assert notebook.build(cell).notes == ()

@@ -1,22 +1,22 @@
-"""Instances of the notebook's classes are on ranks what they are in the notebook, whatever their
-base pickles and whatever their class says of them, or are refused."""
+"""Instances of notebook classes behave on ranks as in the notebook, however their base pickles them
+and whatever their class claims to be, or are refused."""
 
 import pytest
 
 from xla_nb.errors import ShippingError
 
-#: Each is true on a rank, of what the notebook has executed.
+#: Notebook cell, and an expression that must be true on a rank.
 ON_RANKS = {
-    "NumPy's arrays": (
+    "a NumPy array": (
         "class Rows(np.ndarray): pass\nrows = np.ones(2).view(Rows)",
         "type(rows) is Rows and list(rows) == [1, 1]",
     ),
-    "Python's generators": (
+    "a random generator": (
         "class R(random.Random): tag = 'class'\nr = R(1)\nexpected = random.Random(1).random()",
         "type(r) is R and r.random() == expected",
     ),
     **{
-        f"an __init__ for {base} of its own": (
+        f"a subclass of {base} with its own __init__": (
             f"calls = []\nclass Own({base}):\n    def __init__(self, *args): calls.append(args)\n"
             f"made = Own({arguments}); plain = {base}({arguments})",
             "type(made) is Own and made == plain and len(calls) == 1",
@@ -27,7 +27,7 @@ ON_RANKS = {
             "datetime.date": "2020, 1, 2",
         }.items()
     },
-    "an __init__ for paths": (
+    "a subclass of Path with its own __init__": (
         "class Own(type(pathlib.Path())):\n    def __init__(self, *args):\n"
         "        if sys.version_info >= (3, 12): super().__init__(*args)\nmade = Own('a', 'b')",
         "type(made) is Own and str(made) == 'a/b'",
@@ -36,7 +36,7 @@ ON_RANKS = {
 
 
 @pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
-def test_a_rank_has_the_class(notebook, made, is_so):
+def test_instances_keep_their_class_on_ranks(notebook, made, is_so):
     notebook.run("import datetime, fractions, pathlib, random, sys, numpy as np")
     notebook.run(made)
     assert notebook.launch(f"def f(rank): return bool({is_so})")
@@ -73,16 +73,16 @@ TAKES = "\n    def __init__(self, value): self.value = value\nmine = Mine(3)"
             3,
         ),
     ],
-    ids=["left out of its own", "made by __init__", "made by __new__"],
+    ids=["without arguments", "arguments for __init__", "arguments for __new__"],
 )
-def test_a_base_in_a_library_says_how_its_subclasses_are_made(notebook, library, mine, value):
+def test_library_base_reduce_recreates_notebook_subclasses(notebook, library, mine, value):
     notebook.run(f"import library\n{mine}")
     assert notebook.launch("def f(rank): return mine.value, type(mine) is Mine") == (value, True)
 
 
-#: What their bases' pickles lack.
+#: Notebook cell, and what the base's pickle lacks.
 LOST = {
-    "NumPy's scalars": ("class M(np.float64): pass\nmade = M(2.5)", "class `M`"),
+    "a NumPy scalar": ("class M(np.float64): pass\nmade = M(2.5)", "class `M`"),
     "an array's attribute": (
         "class M(np.ndarray): pass\nmade = np.ones(2).view(M)\nmade.unit = 'm'",
         "attribute `unit`",
@@ -91,11 +91,11 @@ LOST = {
         "class M(datetime.date): __slots__ = ('name',)\nmade = M(2020, 1, 2)\nmade.name = 'x'",
         "attribute `name`",
     ),
-    "what a library makes of its own class": (
+    "the class, replaced by a library's own": (
         "class M(library.Lost): pass\nmade = M()",
         "class `M`",
     ),
-    "that of a library's class": (
+    "an attribute unknown to a library's class": (
         "class M(library.Base): pass\nmade = M()\nmade.tag = 'x'",
         "attribute `tag`",
     ),
@@ -103,13 +103,13 @@ LOST = {
 
 
 @pytest.mark.parametrize(("cell", "lost"), LOST.values(), ids=LOST)
-def test_what_a_base_leaves_out_of_the_notebooks_is_refused(notebook, library, cell, lost):
+def test_instance_is_refused_if_its_base_pickles_without_its_state(notebook, library, cell, lost):
     notebook.run("import datetime, library\nimport numpy as np\n" + cell)
     with pytest.raises(ShippingError, match=f"`made` .* pickles without its {lost}. Give `M` a"):
         notebook.build("def f(rank): return made")
 
 
-#: With properties `__class__` and `__name__`.
+#: Instances with the properties `__class__` and `__name__`.
 HIDDEN = """
 import torch
 class Proxy:
@@ -140,7 +140,7 @@ def f(rank):
 """
 
 
-def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
+def test_instances_with_class_and_name_properties_are_sent_unchanged(notebook):
     notebook.run(HIDDEN)
     program = notebook.build("def launched(rank): return f(rank)")
     assert (notebook.rank(program), program.notes) == (notebook.values["f"](0), ())

@@ -1,4 +1,4 @@
-"""Keys that say themselves how they are hashed: found where they are opened, or refused."""
+"""Keys with their own __hash__: found after unpickling, or refused."""
 
 import pytest
 
@@ -14,29 +14,29 @@ class N:
 a, b = N(1), N(2)
 """
 
-#: Each binds `box`; what follows is True of it.
+#: Code that binds `box`, and an expression that must be true of it.
 FOUND = {
-    "what is reached from its parent": (
+    "children reached from their parent": (
         "class Parent: pass\nbox = Parent()\nbox.kids = {a: 1, b: 2}\na.parent = b.parent = box",
         "box.kids[N(1)] == 1 and box.kids[N(2)] == 2 and [k.n for k in box.kids] == [1, 2]",
     ),
-    "what caches hold": (
+    "cached results": (
         "@functools.cache\ndef near(n): return [n]\n"
         "a.f = near; kept = near(a); kept.append(a); box = a, kept",
         "box[0].f(box[0]) is box[1]",
     ),
-    "a hash that reads such a container from outside": (
+    "a hash that reads another object's set": (
         "class Sum(N):\n    def __hash__(self): return hash(len(self.f))\n"
         "a.f.add(a); s = Sum(3); s.f = a.f; box = {s: 5}, a",
         "box[0][next(iter(box[0]))] == 5",
     ),
-    "keys that lead nowhere but to an empty container": (
+    "keys that hold an empty container": (
         "class E(N):\n    def __init__(self, n, f): self.n, self.f = n, f\n"
         "box = [E(1, collections.defaultdict(list)), E(2, collections.deque())]\n"
         "box.append({box[0]: 5, box[1]: 6})",
         "[box[2][key] for key in box[:2]] == [5, 6] and [*box[0].f, *box[1].f] == []",
     ),
-    "a torch module": (
+    "torch modules": (
         "import torch\nclass Expert(torch.nn.Module):\n"
         "    def __init__(self, n): super().__init__(); self.n, self.l = n, torch.nn.Linear(1, 1)\n"
         "    def __hash__(self): return hash(self.n)\n"
@@ -48,18 +48,18 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("made", "is_so"), FOUND.values(), ids=FOUND)
-def test_a_rank_finds_its_keys_and_the_notebook_those_of_results(notebook, made, is_so):
+def test_keys_are_found_on_ranks_and_in_results(notebook, made, is_so):
     notebook.run(NODE + made)
     assert notebook.launch(f"def f(rank): return bool({is_so})")
-    if "cache" not in made:  # a cached function of the notebook is the notebook's own
+    if "cache" not in made:  # results refer to the notebook's cached function
         box = returned(notebook.values["box"], notebook.values)
         assert eval(is_so, {**notebook.values, "box": box})
 
 
-#: Keys that lead back to their container, in `box`.
+#: Code that binds `box` to keys that refer back to their container.
 REFUSED = {
     "an object in its own set": "a.f.add(a)\nbox = a",
-    "slots": (
+    "an instance with slots": (
         "class S:\n    __slots__ = 'n', 'f'\n    def __hash__(self): return hash(self.n)\n"
         "    def __eq__(self, o): return self.n == o.n\n"
         "s = S(); s.n, s.f = 1, {}\ns.f[s] = 5\nbox = s"
@@ -75,17 +75,17 @@ REFUSED = {
         "a.f = D({a: 1}); a.g = T([a])\nbox = a"
     ),
     "weak sets": ("a.f = weakref.WeakSet([b]); b.f = weakref.WeakSet([a])\nbox = [a, b]"),
-    "a hash that reads another such container": (
+    "a hash that reads another cyclic container": (
         "class Sum(N):\n"
         "    def __hash__(self): return hash(tuple(sorted(one.n for one in self.f)))\n"
         "s = Sum(3); s.f = {a, b}; a.f = {s: 1, a: 2}; b.f = {b, (s, 4)}\nbox = [a, b, s]"
     ),
-    "members of an enum": (
+    "enum members": (
         "class E(enum.Enum):\n    A = 1\n    B = 2\n"
         "E.A.near, E.B.near = {E.B: 1}, {E.A, E.B}\nbox = E.A"
     ),
-    "an object's own state": "d = dict.__new__(dict); d[a] = vars(a); a.f = d; box = a",
-    "an instance whose class has a hash before it is opened": (
+    "a key to its own attributes": "d = dict.__new__(dict); d[a] = vars(a); a.f = d; box = a",
+    "an instance in its own frozen set": (
         "class C:\n    n = 0\n    def __hash__(self): return hash(self.n)\n"
         "    def __eq__(self, o): return self.n == o.n\n"
         "box = C(); box.n = 5; box.f = frozenset([box])"
@@ -94,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("made", REFUSED.values(), ids=REFUSED)
-def test_a_key_that_leads_back_to_its_container_is_refused(notebook, made):
+def test_keys_that_refer_back_to_their_container_are_refused(notebook, made):
     notebook.run(NODE + made)
     told = (
         r"`\w+` on ranks: .* A key of a dict or set .* Fill it|was hashed before .* Fill it inside"

@@ -1,4 +1,4 @@
-"""What a module holds is that module's own object on ranks too, with what the notebook holds."""
+"""Objects that modules hold are the modules' own on ranks too, with the notebook's content."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ CONFMOD = """
 
 @pytest.fixture
 def confmod(local):
-    """A module of the user's own, as the notebook has imported it."""
+    """An own module that the notebook has imported."""
     (local / "confmod.py").write_text(textwrap.dedent(CONFMOD))
 
 
 def on_a_rank(notebook, cell):
-    """What the launched cell computes where `confmod` is imported anew."""
+    """The result of the launched cell after a fresh import of `confmod`."""
     program = notebook.build(cell)
     sys.modules.pop("confmod")
     return notebook.rank(program)
@@ -88,7 +88,7 @@ from matplotlib import rcParams
 roll = functools.partial(random.randint, 0, 9)
 generator, getenv, filters = torch.default_generator, os.environ.get, warnings.filters
 """
-#: What is imported or taken from a module, and what that is.
+#: Objects taken from modules, and the modules' own.
 SAME = {
     "randint.__self__": "random.seed.__self__",
     "random_.__self__": "random.random.__self__",  # a built-in method
@@ -104,41 +104,41 @@ SAME = {
 }
 
 
-def test_objects_of_modules_are_the_modules_on_ranks_also_one_made_anew(notebook, monkeypatch):
+def test_objects_taken_from_modules_are_the_modules_own_on_ranks(notebook, monkeypatch):
     need("matplotlib")
-    notebook.launch("def f(rank): return rank")  # which looks through modules
+    notebook.launch("def f(rank): return rank")  # scans the modules
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(warnings, "filters", _warnings.filters)  # of which pytest has a copy
+    monkeypatch.setattr(warnings, "filters", _warnings.filters)  # pytest holds a copy
     notebook.run(TAKEN)
     asked = ", ".join(f"{taken!r}: {taken} is {its}" for taken, its in SAME.items())
     assert notebook.launch(f"def f(rank): return {{{asked}}}") == dict.fromkeys(SAME, True)
 
 
-#: What the notebook does, and what a rank returns where `confmod` is imported anew.
+#: Notebook cell, expression on a rank with a fresh import of `confmod`, expected value.
 PUT_BACK = {
-    "what the notebook has changed": (
+    "a dict and a list changed in the notebook": (
         "from confmod import CFG, NAMES, get_lr\n"
         "CFG['lr'] = 5\ndel CFG['optim']\nNAMES.append('b')",
         "CFG is confmod.CFG, get_lr(), CFG.update(lr=7), get_lr(), CFG, NAMES is confmod.NAMES",
         (True, 5, None, 7, {"lr": 7}, True),
     ),
-    "what a class of it holds": (
+    "an attribute of a module's class": (
         "values = confmod.Settings.values\nvalues['depth'] = 9",
         "confmod.depth(), values is confmod.Settings.values",
         (9, True),
     ),
-    "a registry that the notebook has filled": (
+    "a registry filled by the notebook": (
         "from confmod import MODELS, register\n@register\nclass Mine: size = 3",
         "confmod.MODELS.build('Mine').size, confmod.MODELS is MODELS is register.__self__",
         (3, True),
     ),
     "a sentinel": ("from confmod import NONE, is_none", "is_none(NONE)", True),
-    "what pickles itself": (
+    "an object with its own pickling": (
         "from confmod import number, numbers\nnext(numbers), next(numbers)",
         "number(), next(numbers), number()",
         (2, 3, 4),
     ),
-    "an object that it made later": (
+    "an object that the module created later": (
         "current = confmod.start()\ncurrent.found['x'] = 1",
         "confmod.current is current, current.found",
         (True, {"x": 1}),
@@ -148,13 +148,17 @@ PUT_BACK = {
         "ROWS.put(1, 3), total(), ROWS is confmod.ROWS",
         (None, 7, True),
     ),
-    "a lock of multiprocessing": (
+    "a multiprocessing lock": (
         "from confmod import SHARED, locked",
         "locked() is SHARED is confmod.SHARED",
         True,
     ),
-    "what the notebook has put into it": ("mine = confmod.mine = {'a': 1}", "mine", {"a": 1}),
-    "its namespace": (
+    "an attribute added to the module": (
+        "mine = confmod.mine = {'a': 1}",
+        "mine",
+        {"a": 1},
+    ),
+    "the module's namespace": (
         "names = vars(confmod)",
         "names is vars(confmod), confmod.CFG.update(lr=5), names['get_lr']()",
         (True, None, 5),
@@ -170,12 +174,12 @@ PUT_BACK = {
 
 
 @pytest.mark.parametrize(("cell", "asked", "expected"), PUT_BACK.values(), ids=PUT_BACK)
-def test_a_modules_own_has_what_the_notebook_put_in(notebook, confmod, cell, asked, expected):
+def test_module_objects_keep_notebook_content(notebook, confmod, cell, asked, expected):
     notebook.run(f"import confmod\n{cell}")
     assert on_a_rank(notebook, f"def f(rank): return {asked}") == expected
 
 
-def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confmod):
+def test_unsendable_module_objects_are_noted_and_others_sent(notebook, confmod):
     notebook.run("import confmod, threading\nfrom confmod import CFG, GUARDED, LOCK, NAMES")
     notebook.run(
         """
@@ -199,7 +203,7 @@ def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confm
     assert notebook.rank(program) == (True, ["a", [1]], 1, (True, 0))
 
 
-def test_an_object_that_ranks_have_otherwise_there_is_refused(notebook, confmod, monkeypatch):
+def test_module_object_of_another_type_on_ranks_is_refused(notebook, confmod, monkeypatch):
     notebook.run("import confmod, threading\nfrom sys import argv\ncurrent = confmod.start()")
     notebook.run("current.found['lock'] = threading.Lock()")
     program = notebook.build("def f(rank): return current.found")
@@ -212,14 +216,14 @@ def test_an_object_that_ranks_have_otherwise_there_is_refused(notebook, confmod,
         notebook.rank(program)
 
 
-def test_builtins_of_exec_are_the_ranks_and_what_is_no_module_is_passed_over(notebook, monkeypatch):
+def test_builtins_of_exec_are_the_ranks_and_non_modules_are_skipped(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "blocked", None)
     notebook.run("ns = {}\nexec('def squared(x): return abs(x) ** 2', ns)")
     cell = "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"
     assert notebook.launch(f"import builtins\n{cell}") == (9, True)
 
 
-def test_what_a_module_has_got_since_is_known_at_a_look(monkeypatch):
+def test_look_finds_objects_added_to_modules(monkeypatch):
     seen = Modules()
     seen.look()
     monkeypatch.setattr(json, "added", held := [], raising=False)

@@ -1,5 +1,5 @@
-"""Primitives of multiprocessing: the notebook's own on ranks; of older ones, locks are copied and
-all else is refused."""
+"""multiprocessing primitives: ranks share the notebook's. Of those created before xla_nb is loaded,
+locks are replaced by new ones, and the others are refused."""
 
 import contextlib
 import gc
@@ -30,7 +30,7 @@ def _named():
 
 
 def older(kind, *arguments):
-    """A primitive as it is made before `%load_ext xla_nb`."""
+    """A primitive created before `%load_ext xla_nb`."""
     multiprocess.named().turn_off()
     made = getattr(FORK, kind)(*arguments)
     multiprocess.named().turn_on()
@@ -39,7 +39,7 @@ def older(kind, *arguments):
 
 @pytest.fixture
 def process():
-    """Runs a function in a process of its own, as ranks are; to its end, if it is to."""
+    """Runs a function in a separate process, like a rank; `end` waits for it to exit."""
     started = []
 
     def run(function, *args, end=False):
@@ -58,7 +58,7 @@ def process():
 
 @pytest.fixture
 def shared():
-    """Makes queues of the notebook's, each with what a rank has of it."""
+    """Creates notebook queues, each with the queue that a rank gets for it."""
     made = []
 
     def shared(kind="Queue"):
@@ -82,14 +82,14 @@ def close(*queues):
 
 
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
-def test_arrays_are_the_notebooks():
+def test_arrays_are_shared_with_the_notebook():
     array, raw = FORK.Array("d", [1, 2]), SPAWN.RawArray("i", 2)
     got = arrived(array=array, raw=raw)
     got["array"][1], got["raw"][0] = 7, 5
     assert (array[:], raw[:]) == ([1, 7], [5, 0])
 
 
-def test_the_writing_end_of_a_pipe_is_the_notebooks_but_one_in_both_directions_is_refused():
+def test_pipe_writer_is_shared_but_duplex_connection_is_refused():
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader, writer, arrived(writer=writer)["writer"] as got:
         got.send("hello")
@@ -99,11 +99,11 @@ def test_the_writing_end_of_a_pipe_is_the_notebooks_but_one_in_both_directions_i
         pack(one)
 
 
-def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
+def test_closed_queue_is_not_mistaken_for_another_file():
     queue = SPAWN.SimpleQueue()
     packed = pack(queue)
     queue.close()
-    others = os.pipe()  # which may have the same numbers
+    others = os.pipe()  # may reuse its file numbers
     told = "`one` on ranks: FileNotFoundError: the notebook closed it"
     with pytest.raises(Unopened, match=told):
         opened(packed)
@@ -111,7 +111,7 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
         os.close(fd)
 
 
-def test_a_queue_that_nobody_uses_yet_is_the_notebooks():
+def test_unused_queues_are_shared_with_the_notebook():
     for kind in "Queue", "JoinableQueue":
         queue = getattr(FORK, kind)()
         got = arrived(queue=queue)["queue"]
@@ -129,7 +129,7 @@ def test_a_queue_that_nobody_uses_yet_is_the_notebooks():
 
 @pytest.mark.leaves("files")
 @pytest.mark.parametrize("order", [["value", "lock"], ["lock", "value"]])
-def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
+def test_value_keeps_sharing_its_lock(order):
     lock = FORK.Lock()
     value = FORK.Value("i", 3, lock=lock)
     both = {"value": value, "lock": lock}
@@ -140,9 +140,9 @@ def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
         assert not value.acquire(block=False)
 
 
-def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused():
+def test_other_machine_gets_a_new_lock_but_refuses_an_event():
     fds = [pack(one).to_memfd() for one in (FORK.Lock(), FORK.Event())]
-    gc.collect()  # their names too
+    gc.collect()  # also removes their names
     lock, event = map(Parcel, fds)
     for fd in fds:
         os.close(fd)
@@ -152,7 +152,7 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
-def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(kind):
+def test_unnamed_lock_is_replaced_by_a_new_one_with_one_note(kind):
     lock = older(kind)
     live = Live()
     packed = pickler.pack({"one": lock, "same": lock}, live)
@@ -169,7 +169,7 @@ def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(kind):
     assert lock.acquire(block=False)
 
 
-def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_free_is_refused():
+def test_new_semaphore_keeps_count_and_bound_and_held_lock_is_refused():
     free, bounded = older("Semaphore", 3), older("BoundedSemaphore", 2)
     got = arrived(free=free, bounded=bounded)
     assert got["free"].get_value() == 3
@@ -188,7 +188,7 @@ def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_fr
         *(("Barrier", (2,)), ("Value", ("i", 3)), ("Array", ("c", 3))),
     ],
 )
-def test_what_is_older_and_more_than_a_lock_is_refused(kind, arguments):
+def test_older_primitives_other_than_locks_are_refused(kind, arguments):
     one = older(kind, *arguments)
     with pytest.raises(Unshippable, match=f"a multiprocessing {kind} that only forked") as caught:
         pack(one)
@@ -206,7 +206,7 @@ def file_of(name):
     return Path("/dev/shm", f"sem.{name[1:]}")
 
 
-def test_a_name_goes_with_what_has_it_or_its_process_and_none_is_given_once_names_are_off(process):
+def test_semaphore_name_is_removed_with_its_owner_and_not_given_after_turn_off(process):
     lock = FORK.Lock()
     file = file_of(lock._semlock.name)
     assert file.exists()
@@ -227,7 +227,7 @@ def test_a_name_goes_with_what_has_it_or_its_process_and_none_is_given_once_name
 
 
 @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])
-def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(process, end):
+def test_forked_process_shares_semaphores_and_does_not_remove_their_names(process, end):
     lock = FORK.Lock()
 
     def work():
@@ -241,18 +241,18 @@ def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(proc
 
 
 @pytest.mark.leaves("files")
-def test_what_a_rank_returns_is_refused():
+def test_returning_primitives_from_a_rank_is_refused():
     with contextlib.closing(FORK.SimpleQueue()) as queue:
         for one in FORK.Lock(), FORK.Event(), queue, FORK.Value("i", 3):
             with pytest.raises(RuntimeError, match="between processes through inheritance"):
                 results.pack_home(one)
 
 
-def test_a_process_ends_though_nobody_has_read_what_it_put(process, shared):
+def test_process_exits_before_its_queue_items_are_read(process, shared):
     queue, theirs = shared("JoinableQueue")
 
     def work(number):
-        theirs.put(bytes([number]) * 400_000)  # more than a pipe holds as it is made
+        theirs.put(bytes([number]) * 400_000)  # more than a pipe holds by default
         multiprocess.wait_for_readers()
 
     for writer in [process(work, number) for number in range(2)]:
@@ -262,7 +262,7 @@ def test_a_process_ends_though_nobody_has_read_what_it_put(process, shared):
     assert got == [bytes([number]) * 400_000 for number in range(2)]
 
 
-def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process, shared):
+def test_queue_items_outlive_the_process_that_put_them(process, shared):
     queue, theirs = shared()
 
     def work():
@@ -278,7 +278,7 @@ def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process, shared):
 
 
 def put_and_wait(queue, told, seconds):
-    """Tell what waiting for readers raises."""
+    """Put a large item, then report the error raised while waiting for readers."""
     queue.put(bytes(3_000_000))
     try:
         multiprocess.wait_for_readers(seconds)
@@ -294,7 +294,7 @@ def told():
         yield told
 
 
-def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process, shared, told):
+def test_unread_items_beyond_pipe_capacity_raise_an_error(process, shared, told):
     putting = process(put_and_wait, shared()[1], told, 0.2)
     assert told.get() == (
         "This rank put more than 1024 KiB into a notebook queue, and nothing has been read for "
@@ -305,14 +305,14 @@ def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process, s
     assert putting.exitcode == 0
 
 
-def test_a_slow_reader_and_a_large_item_that_is_read_slowly_are_waited_for(process, shared, told):
+def test_process_waits_for_slow_readers_and_large_items(process, shared, told):
     queue, theirs = shared()
     writers = [process(put_and_wait, theirs, told, 2) for _ in range(3)]
     for _ in writers:
         time.sleep(1)
         assert len(queue.get(timeout=PATIENCE)) == 3_000_000
     process(put_and_wait, theirs, told, 1)
-    left = 2_500_000  # the rest fits into the pipe
+    left = 2_500_000  # the rest fits in the pipe
     while left > 0:
         left -= len(os.read(queue._reader.fileno(), 400_000))
         time.sleep(0.4)
@@ -320,7 +320,7 @@ def test_a_slow_reader_and_a_large_item_that_is_read_slowly_are_waited_for(proce
 
 
 @pytest.mark.parametrize("way", ["close", "cancel_join_thread"])
-def test_a_closed_queue_is_waited_for_too_but_not_one_that_need_not_be_read(process, shared, way):
+def test_process_waits_for_a_closed_queue_but_not_a_cancelled_one(process, shared, way):
     queue, theirs = shared()
 
     def work():
@@ -335,7 +335,7 @@ def test_a_closed_queue_is_waited_for_too_but_not_one_that_need_not_be_read(proc
     assert writer.exitcode == 0
 
 
-def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process, shared):
+def test_process_forked_by_a_rank_can_put_into_its_queue(process, shared):
     queue, theirs = shared()
 
     def work():

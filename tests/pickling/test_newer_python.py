@@ -1,4 +1,4 @@
-"""Syntax of Python 3.12 and 3.13 is on ranks what it is in the notebook."""
+"""Python 3.12 and 3.13 syntax works on ranks as in the notebook."""
 
 import sys
 
@@ -76,7 +76,7 @@ SYNTAX = {
 
 
 @pytest.mark.parametrize("cell", SYNTAX.values(), ids=SYNTAX)
-def test_what_a_cell_defines_is_the_same_on_ranks(notebook, cell):
+def test_definitions_behave_the_same_on_ranks(notebook, cell):
     notebook.run(cell)
     program = notebook.build("f(0)")
     assert program.notes == ()
@@ -84,12 +84,12 @@ def test_what_a_cell_defines_is_the_same_on_ranks(notebook, cell):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="syntax of Python 3.13")
-def test_a_type_variable_keeps_its_default(notebook):
+def test_type_variable_keeps_its_default(notebook):
     notebook.run("def g[T = int](x: T): return x")
     assert notebook.launch("def f(rank): return g.__type_params__[0].__default__") is int
 
 
-def test_an_alias_is_sent_with_its_value(notebook):
+def test_type_alias_is_sent_with_its_value(notebook):
     notebook.run("""
         class Net: pass
         type Numbers = list[float]

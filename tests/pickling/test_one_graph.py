@@ -1,7 +1,7 @@
-"""A rank computes what the notebook would: one object stays one, and live state is kept.
+"""Ranks compute what the notebook would: shared objects stay shared, and live state is kept.
 
-Each case is a notebook of cells, the last of which defines `f`; what `f(0)` returns on a rank is
-compared with what it returns in the notebook afterwards.
+Each case is a notebook whose last cell defines `f`. The result of `f(0)` on a rank is compared with
+its result in the notebook afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xla_nb.pickling.rebuild import take_notices
 
 
 def agree(notebook, *cells):
-    """Run the cells; launch a call of `f`, and make the same call in the notebook."""
+    """Run the cells, launch a call of `f` and compare it with the same call in the notebook."""
     for cell in cells:
         notebook.run(cell)
     launched = notebook.launch("def launched(rank): return f(rank)")
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import List, NamedTuple
 """
 ONE_OBJECT = {
-    "attributes as a dict: a library's object's, one's that leads to itself, shared ones": """
+    "an object and its __dict__, also if self-referential or shared by instances": """
         args, none = argparse.Namespace(lr=1), argparse.Namespace()
         config, empty = vars(args), vars(none)
         class Own:
@@ -56,7 +56,7 @@ ONE_OBJECT = {
             shared = other.x, Shared.state["x"]
             return config["lr"], empty, held["vars"]["x"], me, shared, itself["lr"], bare["x"]
     """,
-    "the attributes of an object whose class gives them back, as a dict": """
+    "the __dict__ of an object with __setstate__": """
         class Restored:
             def __setstate__(self, state): self.__dict__.update(state, restored=True)
         one = Restored()
@@ -66,7 +66,7 @@ ONE_OBJECT = {
             one.x = 5
             return held["x"] == 5
     """,
-    "a value as default argument, as global, in a dict and in a closure that two share": """
+    "a value used as default argument, global, dict item and closure variable": """
         NONE, box = object(), []
         table = {"x": NONE}
         def g(v=NONE): return v is table["x"]
@@ -83,7 +83,7 @@ ONE_OBJECT = {
             add(1); up(); up()
             return g(), box is get() and len(get()) > 0, count() - before
     """,
-    "what bound methods, weak references and two places have: an object, a lock": """
+    "bound methods, weak references and a lock held in two places": """
         class Part: pass
         class Whole:
             def __init__(self): self.part = Part()
@@ -99,7 +99,7 @@ ONE_OBJECT = {
             with lock: free = guard.lock.acquire(block=False)
             return has(part), has.__self__ is whole, ref() is part, names[part], free
     """,
-    "registries that a decorator, a metaclass and __init_subclass__ fill": """
+    "registries filled by a decorator, a metaclass and __init_subclass__": """
         HANDLERS = {}
         def handler(fn):
             HANDLERS[fn.__name__] = fn
@@ -118,7 +118,7 @@ ONE_OBJECT = {
             made = Base.made["b"] is B, len(Base.made), Meta.made == [A]
             return made, HANDLERS["go"] is go, len(HANDLERS)
     """,
-    "what caches hold, also bounded ones for named arguments": """
+    "values in functools caches, also bounded and with keyword arguments": """
         class Model: pass
         @functools.cache
         def model(): return Model()
@@ -129,7 +129,7 @@ ONE_OBJECT = {
         last = get("x", b=4)
         def f(rank): return model() is held, get("x", b=4) is last, get.cache_info().maxsize
     """,
-    "members of enums, also of dataclasses and dates": """
+    "enum members, also with dataclass and date mixins": """
         class Color(enum.Enum):
             RED = 1
             CRIMSON = 1
@@ -157,7 +157,7 @@ ONE_OBJECT = {
                     kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color),
                     of_others)
     """,
-    "a NaN that rows and tables have": """
+    "NaN as list item and dict key": """
         copy = float("nan")
         rows = [np.nan, {math.nan: "math"}]
         def f(rank):
@@ -181,11 +181,11 @@ ONE_OBJECT = {
 
 
 @pytest.mark.parametrize("cell", ONE_OBJECT.values(), ids=ONE_OBJECT)
-def test_one_object_stays_one(notebook, cell):
+def test_shared_objects_stay_shared_on_ranks(notebook, cell):
     agree(notebook, IMPORTS, cell)
 
 
-def test_arguments_are_one_graph_with_globals_and_with_the_object_of_a_method(notebook):
+def test_arguments_share_objects_with_globals_and_method_instances(notebook):
     notebook.run("class A: pass\na = A()\nheld = [a]")
     assert notebook.launch("def f(rank, a): return a is held[0]", notebook.values["a"])
     notebook.run(
@@ -197,7 +197,7 @@ def test_arguments_are_one_graph_with_globals_and_with_the_object_of_a_method(no
 
 
 LIVE_STATE = {
-    "attributes of classes, dataclasses and functions, set later": [
+    "attributes set later on classes, dataclasses and functions": [
         "from pathlib import Path\nfrom collections import defaultdict\n"
         "from dataclasses import dataclass\ndef g(): return g.n\n"
         "class C:\n    root = None\n    items = dict()\n    counts = defaultdict(int)\n"
@@ -207,32 +207,32 @@ LIVE_STATE = {
         "def f(rank): return (C.root, C.items['k'] is C, dict(C.counts), C().added(), D.extra,"
         " D().x, D.x, g(), g.deep['g'] is g)",
     ],
-    "defaults as they are now": [
+    "current defaults of a function": [
         "N = 2\ndef g(n=N * 10, to=[]):\n    to.append(n)\n    return list(to)",
         "N = 7\ng()\ng.__kwdefaults__ = None\ng.__defaults__ = (3, g.__defaults__[1])",
         "def f(rank): return g()[:2]",
     ],
-    "a class body is not executed again, nor a decorator applied": [
+    "class bodies and decorators do not run again": [
         "import itertools\nids = itertools.count()\nclass A:\n    id = next(ids)\n"
         "FACTOR = 2\ndef times(n):\n    return lambda fn: lambda x: n * fn(x)\n"
         "@times(FACTOR)\ndef g(x): return x",
         "FACTOR = 5",
         "def f(rank): return A.id, g(1)",
     ],
-    "a base class that was defined anew since": [
+    "a redefined base class": [
         "class B:\n    def g(self): return 1",
         "class A(B): pass",
         "class B:\n    def g(self): return 2",
         "def f(rank): return A().g(), B().g(), issubclass(A, B)",
     ],
-    "functions registered with a single dispatch": [
+    "functions registered with singledispatch": [
         "import functools\n@functools.singledispatch\ndef area(x): return 'any'",
         "@area.register\ndef _(x: int): return 'int'\nclass C: pass\n"
         "@area.register(C)\ndef _(x): return 'C'",
         "def f(rank):\n    area.register(str, lambda x: 'str')\n"
         "    return area(1), area(C()), area('x'), area(1.5), len(area.registry)",
     ],
-    "classes registered with an abstract one, and what was abstract when it was defined": [
+    "virtual subclasses of an ABC, and methods abstract at definition": [
         "import abc\nclass Base(abc.ABC):\n    @abc.abstractmethod\n    def go(self): ...\n"
         "class Open(Base): pass\nclass Closed(abc.ABC):\n    def go(self): ...",
         "class V: pass\nBase.register(V)\nclass W(Base):\n    def go(self): return 1\n"
@@ -252,7 +252,7 @@ LIVE_STATE = {
         "s, c = S(), C()\nc.v",
         "def f(rank): return s.a, s.b, S.make().b, S.three(), c.v is c.v, C().v",
     ],
-    "generic, named and typed classes": [
+    "generic classes, named tuples, typed dicts and protocols": [
         "import typing, collections\nT = typing.TypeVar('T')\n"
         "class Box(typing.Generic[T]):\n    def __init__(self, x: T): self.x = x\n"
         "class P(typing.NamedTuple):\n    x: int\n    y: int = 2\n"
@@ -262,14 +262,14 @@ LIVE_STATE = {
         "def f(rank): return (Box[int](3).x, Box.__parameters__ == (T,), P(1), P(1)._asdict(),"
         " TD(x=1), isinstance(G(), Go), isinstance(3, Go), Q(1, 2)._replace(x=5))",
     ],
-    "recursive functions, one created by exec, and methods that call super": [
+    "recursive functions, also created by exec, and methods that call super": [
         "def outer():\n    def rec(n): return 1 if n < 2 else n * rec(n - 1)\n    return rec\n"
         "rec = outer()\nexec('def even(n): return n == 0 or odd(n - 1)')\n"
         "def odd(n): return n != 0 and even(n - 1)\nclass A:\n    def go(self): return 'A'\n"
         "class B(A):\n    def go(self): return super().go() + 'B'",
         "def f(rank): return rec(5), even(10), B().go()",
     ],
-    "a library's decorators": [
+    "decorators from contextlib and functools": [
         "import contextlib, functools\n@contextlib.contextmanager\ndef opened(x):\n"
         "    yield x + n\nn, seen = 4, []\npart = functools.partial(pow, 2)\n"
         "@functools.wraps(opened)\ndef wrapped(*a): return opened(*a)\n"
@@ -280,14 +280,14 @@ LIVE_STATE = {
         "        told = x, y, part(3), wrapped.__name__\n"
         "    return told, g(1), g(2), g.tag is seen, seen",
     ],
-    "an object that decorates a function, and an exception with slots": [
+    "a decorator object and an exception with slots": [
         "class Counting:\n    def __init__(self, fn): self.fn, self.calls = fn, 0\n"
         "    def __call__(self, x):\n        self.calls += 1\n        return self.fn(x)\n"
         "class S(Exception):\n    __slots__ = 'best',\n    def __init__(self, best, more):\n"
         "        super().__init__('s'); self.best, self.more = best, more\ns = S(3, 4)",
         "@Counting\ndef g(x): return x\ndef f(rank): return g(1), g.calls, s.best, s.more, s.args",
     ],
-    "classes in classes, in place of others and of what they extend": [
+    "nested classes, and classes that replace others or their own base": [
         "class A:\n    n = 2\nclass O:\n    class I:\n        def g(self): return 1\n"
         "class E:\n    def g(self): return 1",
         "def make():\n    class A:\n        n = 1\n    return A\nA = make()\n"
@@ -310,44 +310,44 @@ LIVE_STATE = {
 
 
 @pytest.mark.parametrize("cells", LIVE_STATE.values(), ids=LIVE_STATE)
-def test_live_state_is_kept(notebook, cells):
+def test_ranks_get_current_state_of_classes_and_functions(notebook, cells):
     agree(notebook, *cells)
 
 
-#: What the notebook executes, a cell that is launched, and what `f` returns.
+#: Notebook cell, launched cell, result of `f`.
 LAUNCHED = {
-    "globals that lambdas and closures share, and a list read where the cell stands": (
+    "globals shared by lambdas and closures, and a list that the cell aliases": (
         "log, scale = [], 1\nmul = lambda x: x * scale\ndef make():\n"
         "    def put(x): log.append(x)\n    return put, lambda x: x + scale\n"
         "put, add = make()\ndef grow():\n    global scale\n    scale = 10",
         "mine = log\ndef f(rank): return put(1), mine is log, mine, grow(), mul(2), add(2), scale",
         (None, True, [1], None, 20, 12, 10),
     ),
-    "what the launched cell binds, for earlier functions": (
+    "earlier functions see names that the launched cell binds": (
         "lr = 1\ndef get(): return lr, w",
         "lr = w = 5\ndef f(rank): return get()",
         (5, 5),
     ),
-    "how a class of the notebook's tells copyreg that it is pickled": (
+    "a notebook class registered with copyreg": (
         "import copyreg\nclass Handle:\n    def __init__(self, n): self.n = n\n"
         "copyreg.pickle(Handle, lambda handle: (Handle, (handle.n + 1,)))\nhandle = Handle(1)",
         "def f(rank): return handle.n",
         2,
     ),
-    "a guarded import that failed, which fails only where it is used": (
+    "a failed guarded import raises only on use": (
         "try:\n    import not_here_at_all as m\n    HAVE = True\nexcept ImportError:\n"
         "    HAVE = False\ndef g(x): return m.go(x) if HAVE else x",
         "def f(rank): return g(4), m.go(4) if HAVE else 5",
         (4, 5),
     ),
-    "subclasses of a class that is sent": (
+    "subclasses of a sent class": (
         "class Base: pass\nclass A(Base):\n    def size(self): return LIMIT\n"
         "class B(A): pass\nLIMIT = 4",
         "def f(rank):\n    (a,) = Base.__subclasses__()\n"
         "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]",
         ("A", 4, ["B"]),
     ),
-    "a handler that says how it is pickled": (
+    "a logging handler with __reduce__": (
         "import logging\nclass Mine(logging.Handler):\n    def __reduce__(self): return Mine, ()\n"
         "x = Mine()",
         "def f(rank): return type(x).__name__",
@@ -357,25 +357,25 @@ LAUNCHED = {
 
 
 @pytest.mark.parametrize(("cell", "launched", "expected"), LAUNCHED.values(), ids=LAUNCHED)
-def test_a_launched_cell_finds_what_the_notebook_has(notebook, cell, launched, expected):
+def test_launched_cell_uses_notebook_definitions(notebook, cell, launched, expected):
     notebook.run(cell)
     assert notebook.launch(launched) == expected
 
 
-def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former(notebook):
+def test_existing_instance_keeps_old_class_when_launched_cell_redefines_it(notebook):
     notebook.run("class A:\n    n = 1\na = A()")
     program = notebook.build("class A:\n    n = 2\na.n, A.n, isinstance(a, A)")
     assert (notebook.rank(program), program.notes) == ((1, 2, False), ())
 
 
-def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
+def test_function_brings_only_globals_named_in_its_code(notebook):
     notebook.run("bad = (n for n in ())\nunrelated = lambda: bad\nn = 3\ngood = lambda: n")
     program = notebook.build("def f(rank): return good()")
     assert set(program.restored) == {"f", "good", "n"}
     assert notebook.rank(program) == 3
 
 
-def test_a_definition_or_a_value_inside_that_cannot_be_sent_is_refused_by_its_own_name(notebook):
+def test_refusal_names_the_unsendable_value_inside_a_definition(notebook):
     notebook.run(
         "import threading\ndef guarded(fn):\n    lock = threading.Lock()\n"
         "    def inner(*a):\n        with lock: return fn(*a)\n    return inner"
@@ -399,14 +399,14 @@ def test_a_definition_or_a_value_inside_that_cannot_be_sent_is_refused_by_its_ow
         "if not True:\n    n = 1",
     ],
 )
-def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds):
+def test_skipped_binding_does_not_hide_the_notebooks_value(notebook, binds):
     notebook.run("n = 5")
     assert notebook.launch(f"{binds}\ndef f(rank): return n") == 5
     assert notebook.launch(f"{binds}\nn") == 5
 
 
 FOUND = {
-    "what a cached method holds, and the order of a class's and a function's attributes": """
+    "a cached method's results, and attribute order of classes and functions": """
         class A:
             def __init__(self, x): self.x = x
             def __hash__(self): return hash(self.x)
@@ -424,7 +424,7 @@ FOUND = {
             held = a.go() is kept, A.go.cache_info().currsize
             return held, [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
     """,
-    "hooks of parameters, modules and optimizers, with attributes": """
+    "hooks of parameters, modules and optimizers": """
         p = torch.nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
         m = torch.nn.Linear(1,1); seen, log = [], []
         m.register_forward_hook(lambda *a: seen.append(1))
@@ -437,7 +437,7 @@ FOUND = {
             m(torch.ones(1,1)).sum().backward(); p.sum().backward(); opt.step()
             return p.grad.tolist(), seen, log, opt.tag
     """,
-    "an optimizer of the notebook": """
+    "an optimizer defined in the notebook": """
         class Look(torch.optim.Optimizer):
             def __init__(self, ps):
                 super().__init__(ps, {})
@@ -446,7 +446,7 @@ FOUND = {
         opt = Look([torch.ones(1, requires_grad=True)])
         def f(rank): return opt.step()
     """,
-    "instances that their class holds, as an attribute or by their hash": """
+    "instances stored on their own class, also as keys": """
         @dataclass(frozen=True, slots=True)
         class Cfg:
             a: int = 1
@@ -469,7 +469,7 @@ FOUND = {
             held = [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
             return held, Pair.ORIGIN, Pair(1, 2), Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
     """,
-    "new types, parameters of types, and names in bodies of classes inside functions": """
+    "NewType, ParamSpec, TypeVarTuple, and names read in local class bodies": """
         from typing import *
         UserId = NewType('UserId', int)
         P = ParamSpec('P')
@@ -488,7 +488,7 @@ FOUND = {
             types = g(3), UserId.__name__, UserId.__supertype__ is int
             return types, make()([1]).xs, make()([1]).size
     """,
-    "names in annotations that are text": """
+    "names in string annotations": """
         from __future__ import annotations
         class Inner: pass
         class A:
@@ -497,7 +497,7 @@ FOUND = {
         def g(a: Inner) -> A: ...
         def f(rank): return sorted(typing.get_type_hints(A)), sorted(typing.get_type_hints(g))
     """,
-    "instances whose class takes other arguments, delegates or refuses to set slots": """
+    "instances with other arguments, delegation or read-only slots": """
         class T(tuple):
             def __new__(cls, a, b): return super().__new__(cls, (a, b))
         class M: v = 3
@@ -521,7 +521,7 @@ FOUND = {
             held = c.k, dict(c), dict(dd), dd['new']
             return t, type(t).__name__, d.v, n.x, x.a, held
     """,
-    "values and arrays of multiprocessing": """
+    "multiprocessing values and arrays": """
         v = mp.Value('i', 5); a = mp.Array('d', [1., 2.])
         def f(rank):
             with v.get_lock(): v.value += 1
@@ -529,7 +529,7 @@ FOUND = {
             v.value = 5
             return r
     """,
-    "linked nodes, and one instance as default, in a list and as attribute": """
+    "linked nodes, and an instance used as default, list item and attribute": """
         class N:
             def __init__(self, n): self.n = n
         head = None
@@ -548,7 +548,7 @@ FOUND = {
             while x is not None: k, x = k + 1, x.n
             return k, g(), B(1).go()
     """,
-    "containers whose class changes what is put into them or taken from them": """
+    "containers whose class changes items on insertion or access": """
         class Shown(dict):
             def items(self): return [(k, v + 1) for k, v in super().items()]
         class Twice(list):
@@ -588,7 +588,7 @@ FOUND = {
             taken = shown["a"], twice[0], len(hidden), log[:5], log[5] is log
             return dict(voc), held, taken, sorted(names), type(names).__name__
     """,
-    "a container whose class notes what is put into it": """
+    "a container whose class records insertions": """
         class Table(dict):
             def __init__(self): self.history = []
             def __setitem__(self, k, v):
@@ -609,7 +609,7 @@ FOUND = {
             n = restored.n[1] if isinstance(restored.n, tuple) else restored.n
             return dict(table), table.history, list(slotted), slotted.seen, n
     """,
-    "containers in cycles with what they hold, and one that has its attributes in itself": """
+    "containers in reference cycles, and a dict with attributes as items": """
         class Key:
             def __init__(self, owner, name): self.owner, self.name = owner, name
             def __hash__(self): return hash(self.name)
@@ -628,7 +628,7 @@ FOUND = {
             owners = [k.owner is d for k in d], [k.owner is s for k in s]
             return d[key] is d, key in s, owners, config, config.sub.a
     """,
-    "weak references that call somebody, and one that is dead": """
+    "weak references with callbacks, and a dead one": """
         class Thing: ...
         class Owner:
             def __init__(self): self.ref = weakref.ref(box[0], self.gone)
@@ -642,7 +642,7 @@ FOUND = {
             box.clear()
             return lives, ref(), owner.ref(), log, other, [ref() for ref in dead]
     """,
-    "types of Python without a name, constants that C code knows, and sparse tensors": """
+    "unnamed built-in types, C constants and sparse tensors": """
         def one_of_each():
             views = {}.keys(), {}.values(), {}.items(), collections.OrderedDict().keys()
             constants = None, NotImplemented, ..., types.MappingProxyType({})
@@ -658,7 +658,7 @@ FOUND = {
             same = [type(x) is kind for x, kind in zip(one_of_each(), kinds)]
             return same, known, t.to_dense().tolist(), m.mask is t
     """,
-    "what exceptions were raised from": """
+    "exception causes, contexts, notes and groups": """
         class Bad(ValueError):
             def __init__(self, code, why):
                 super().__init__(why)
@@ -694,7 +694,7 @@ FOUND = {
             cycle = first.__cause__ is second, second.__cause__ is first
             return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
     """,
-    "values that read lists and dicts of the notebook or their class where they are opened": """
+    "values whose __setstate__ reads notebook or class containers": """
         TABLE, NAMES = {"a": 1}, ["b"]
         def scale(x): return x
         scale.cache = {"k": 5}
@@ -722,10 +722,10 @@ FOUND = {
 }
 
 
-#: The cells of which libraries keep something for as long as the process lives.
+#: Cases in which libraries keep resources until the process exits.
 MARKS = {
-    "values and arrays of multiprocessing": pytest.mark.leaves("files"),
-    "hooks of parameters, modules and optimizers, with attributes": pytest.mark.leaves("temporary"),
+    "multiprocessing values and arrays": pytest.mark.leaves("files"),
+    "hooks of parameters, modules and optimizers": pytest.mark.leaves("temporary"),
 }
 
 
@@ -733,18 +733,18 @@ MARKS = {
 @pytest.mark.parametrize(
     "cell", [pytest.param(cell, id=name, marks=MARKS.get(name, ())) for name, cell in FOUND.items()]
 )
-def test_it_is_on_a_rank_what_it_is_in_the_notebook(notebook, cell):
+def test_values_behave_on_ranks_as_in_the_notebook(notebook, cell):
     agree(notebook, IMPORTS, cell)
 
 
-def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(notebook):
+def test_long_call_chains_between_functions_are_sent(notebook):
     chain = "\n".join(f"def f{n}(x): return f{n + 1}(x) if x else {n}" for n in range(400))
     notebook.run(f"{chain}\ndef f400(x): return x")
     program = notebook.build("def f(rank): return f0(0), f399(1)")
     assert (notebook.rank(program), program.notes) == ((0, 1), ())
 
 
-def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, local):
+def test_ranks_get_module_objects_with_notebook_changes(notebook, local):
     (local / "local_s.py").write_text(
         "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
     )
@@ -754,7 +754,7 @@ def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(no
     assert notebook.rank(program) == (5, 9)
 
 
-def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, local):
+def test_library_object_in_its_own_set_is_refused(notebook, local):
     (local / "tree_of_keys.py").write_text(
         "import dataclasses\n@dataclasses.dataclass(unsafe_hash=True)\n"
         "class Node:\n    name: str = ''\n"
@@ -770,8 +770,8 @@ WEAK = {
     "a reference": ("weakref.ref(obj)", "made() is obj"),
     "a proxy": ("weakref.proxy(obj)", "made.itself() is obj"),
     "a set": ("weakref.WeakSet([obj])", "list(made) == [obj]"),
-    "a dict of values": ("weakref.WeakValueDictionary({1: obj})", "made[1] is obj"),
-    "a dict of keys": ("weakref.WeakKeyDictionary({obj: 1})", "made[obj] == 1"),
+    "a dict with weak values": ("weakref.WeakValueDictionary({1: obj})", "made[1] is obj"),
+    "a dict with weak keys": ("weakref.WeakKeyDictionary({obj: 1})", "made[obj] == 1"),
 }
 NODE = """
     import weakref
@@ -782,16 +782,16 @@ NODE = """
 
 
 @pytest.mark.parametrize(("made", "same"), WEAK.values(), ids=WEAK.keys())
-def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, made, same):
+def test_weak_reference_points_to_the_sent_object(notebook, made, same):
     notebook.run(f"{NODE}\n    made = {made}")
     program = notebook.build(f"def f(rank): return {same}")
     assert (notebook.rank(program), program.notes) == (True, ())
 
 
 @pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
-def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
+def test_note_reports_weak_references_to_unsent_objects(notebook, made):
     told = "a weak reference is sent without its `Node`, so it is dead on ranks"
-    assert weak_references_that_died(notebook, f"made = {made}") == [told]
+    assert dead_reference_notes(notebook, f"made = {made}") == [told]
 
 
 @pytest.mark.parametrize(
@@ -804,15 +804,15 @@ def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
         "obj.me, made = obj, weakref.WeakKeyDictionary({obj: [obj]})",
     ],
 )
-def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell):
-    assert weak_references_that_died(notebook, cell) == []
+def test_no_note_when_weak_references_lose_nothing(notebook, cell):
+    assert dead_reference_notes(notebook, cell) == []
 
 
-def weak_references_that_died(notebook, cell):
+def dead_reference_notes(notebook, cell):
     notebook.run(NODE)
     notebook.run(cell)
     take_notices()
-    main = notebook.load(notebook.build("def f(rank): return made is None"))  # held meanwhile
+    main = notebook.load(notebook.build("def f(rank): return made is None"))  # keeps it alive
     return take_notices() if main else None
 
 
@@ -823,18 +823,18 @@ SHUT = """
     shut = Shut()
 """
 HOLDERS = {
-    "a value that the cell names": ("", "shut"),
-    "a value that a function names": ("def g(): return shut", "shut"),
-    "the first of two, in the order of their names": ("beside = [shut]", "beside"),
-    "the closure of a function": ("def make(s): return lambda: s\ng = make(shut)", "g"),
-    "the default of a function": ("def g(x=shut): pass\ndel shut", "g"),
-    "an attribute of a class": ("class C:\n    held = shut\ndel shut", "C"),
-    "what a cache holds": ("@__import__('functools').cache\ndef g(): return shut\ng()", "g"),
+    "a value named by the cell": ("", "shut"),
+    "a value named by a function": ("def g(): return shut", "shut"),
+    "the alphabetically first of two names": ("beside = [shut]", "beside"),
+    "a function's closure": ("def make(s): return lambda: s\ng = make(shut)", "g"),
+    "a function's default": ("def g(x=shut): pass\ndel shut", "g"),
+    "a class attribute": ("class C:\n    held = shut\ndel shut", "C"),
+    "a cached result": ("@__import__('functools').cache\ndef g(): return shut\ng()", "g"),
 }
 
 
 @pytest.mark.parametrize(("cell", "name"), HOLDERS.values(), ids=HOLDERS.keys())
-def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, cell, name):
+def test_unpickling_error_names_the_variable_that_holds_the_value(notebook, cell, name):
     notebook.run(SHUT)
     notebook.run(cell)
     used = next((n for n in ("beside", "g", "C") if n in notebook.values), "shut")
@@ -847,7 +847,7 @@ def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, c
 
 @pytest.mark.parametrize("read", ["self.names or 'default'", "getattr(self, 'names', 'default')"])
 @pytest.mark.parametrize("names", ["[['a']]", "{'a': []}"])
-def test_a_value_that_reads_what_its_class_lacks_is_not_opened_otherwise(notebook, names, read):
+def test_setstate_reading_an_incomplete_class_raises_an_error(notebook, names, read):
     notebook.run(f"""
         class Named:
             names = {names}
@@ -863,7 +863,7 @@ def test_a_value_that_reads_what_its_class_lacks_is_not_opened_otherwise(noteboo
 @pytest.mark.parametrize(
     "read", ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"]
 )
-def test_a_value_that_reads_what_a_function_lacks_is_not_opened_otherwise(notebook, read):
+def test_setstate_reading_an_incomplete_function_raises_an_error(notebook, read):
     notebook.run(f"""
         import functools
         def size(): pass
@@ -882,7 +882,7 @@ def test_a_value_that_reads_what_a_function_lacks_is_not_opened_otherwise(notebo
         notebook.launch("def f(rank): return cached(1), one.n")
 
 
-def test_a_program_describes_its_values_by_type_and_cell(notebook):
+def test_program_describes_values_by_type_and_cell(notebook):
     notebook.run("import collections\nn = 1\nheld = collections.deque()")
     notebook.run("def g(): return held, n")
     program = notebook.build("def f(rank, *a): return g()", args=([], 1))
@@ -892,7 +892,7 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
     }
 
 
-def test_a_subclass_defined_anew_is_there_once_and_one_that_cannot_be_sent_is_left_out(notebook):
+def test_redefined_subclass_appears_once_and_unsendable_one_is_left_out(notebook):
     notebook.run("class Base: pass\nclass A(Base): pass")
     notebook.run("class A(Base): pass")
     assert notebook.launch("def f(rank): return len(Base.__subclasses__())") == 1

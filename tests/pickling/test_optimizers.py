@@ -1,4 +1,4 @@
-"""An optimizer's step calls hooks on ranks as it does in the notebook, and once."""
+"""An optimizer step on ranks calls each hook once, as in the notebook."""
 
 import ast
 
@@ -8,7 +8,7 @@ from tests.support.fresh import in_a_new_process
 
 pytestmark = pytest.mark.usefixtures("fresh_processes")
 
-#: Each fills `stepped`, by name: an optimizer, what makes its step and why its weights are new.
+#: Fills `stepped` with a name, model, optimizer and scheduler per case; `f` steps each optimizer.
 CASES = """
 import torch
 from torch.optim import SGD, Adam, AdamW, lr_scheduler
@@ -82,7 +82,7 @@ def test_hooks_of_scheduled_optimizers_are_called_once(notebook):
     found = ast.literal_eval(in_a_new_process(program))
     assert found == notebook.values["f"](0)
     steps, _, _ = found
-    once = steps.keys() - {"inside", "stepping"}  # whose steps call another one
+    once = steps.keys() - {"inside", "stepping"}  # their steps call another step
     assert all(steps[name][0] == [name] * 2 for name in once)
     assert steps["inside"][0] == ["inside", "inner", "inside"]
 
@@ -95,7 +95,7 @@ Adagrad.step = step
 """
 
 
-def test_a_function_that_the_notebook_has_put_in_its_place_is_the_notebooks(notebook):
+def test_notebook_function_set_as_optimizer_step_is_sent_with_a_note(notebook):
     notebook.run(STEPS)
     assert notebook.launch("def f(rank): return step(None)") == "mine"
     notebook.run("optimizer = Adagrad([torch.zeros(1)], lr=1)")  # torch wraps it

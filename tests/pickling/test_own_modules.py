@@ -1,4 +1,4 @@
-"""What the notebook has put into its own modules is there on ranks, where the program names it."""
+"""Ranks get what the notebook changed in its own modules, if the program uses it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-import torch  # noqa: F401  # or the folder of a test would forget it with its modules
+import torch  # noqa: F401  # imported here so that `local` does not unload it
 
 from tests.support.fresh import launched
 from tests.support.notebook_double import importable_folder, opened
@@ -123,7 +123,7 @@ HELPER = """
 
 @pytest.fixture
 def helper(local, notebook):
-    """A module of the user's own, which the notebook has imported."""
+    """An own module that the notebook has imported."""
     (local / "helper.py").write_text(textwrap.dedent(HELPER))
     (local / "settings.py").write_text(
         "VALUES = {'a': 1}\nLEVEL = 1\nclass Opt:\n    decay = 0.5\n"
@@ -133,96 +133,100 @@ def helper(local, notebook):
     sys.modules["helper"].FILE.close()
 
 
-#: What the notebook does, what the function returns, and what that is there too.
+#: Notebook cell, expression on ranks, expected value.
 KEPT = {
-    "a registry, by what registers": (
+    "a registry filled by a decorator": (
         "@helper.register('mine')\ndef mine(): return 7",
         "helper.REGISTRY['mine'](), helper.build('mine')",
         (7, 7),
     ),
-    "a dict": ("helper.CFG['lr'] = 5", "helper.CFG", {"lr": 5}),
-    "a dict that a property reads": ("helper.CFG['depth'] = 4", "helper.Net().depth", 4),
-    "a name": ("helper.SCALE = 10", "helper.SCALE, helper.scaled(2)", (10, 20)),
-    "a name that a cached function reads": ("helper.SCALE = 10", "helper.cached(2)", 12),
-    "a name that a method reads": ("helper.SCALE = 10", "helper.Net().forward()", ("own", 10)),
-    "a name that the module has not": ("helper.EXTRA = 'x'", "helper.EXTRA", "x"),
-    "a class's attribute": ("helper.Conf.lr = 0.5", "helper.Conf.lr", 0.5),
-    "that of a base": ("class Wide(helper.Net): pass\nhelper.Net.rate = 9", "Wide().rate", 9),
-    "a library's function in a class": ("helper.Net.act = math.ceil", "helper.Net.act(1.5)", 2),
-    "a library's function": ("helper.loss = math.sqrt", "helper.step(9)", 3.0),
-    "a method": (
+    "a dict item": ("helper.CFG['lr'] = 5", "helper.CFG", {"lr": 5}),
+    "a dict read by a property": ("helper.CFG['depth'] = 4", "helper.Net().depth", 4),
+    "a global": ("helper.SCALE = 10", "helper.SCALE, helper.scaled(2)", (10, 20)),
+    "a global read by a cached function": ("helper.SCALE = 10", "helper.cached(2)", 12),
+    "a global read by a method": ("helper.SCALE = 10", "helper.Net().forward()", ("own", 10)),
+    "a new global": ("helper.EXTRA = 'x'", "helper.EXTRA", "x"),
+    "a class attribute": ("helper.Conf.lr = 0.5", "helper.Conf.lr", 0.5),
+    "a base class attribute": (
+        "class Wide(helper.Net): pass\nhelper.Net.rate = 9",
+        "Wide().rate",
+        9,
+    ),
+    "a library function set on a class": ("helper.Net.act = math.ceil", "helper.Net.act(1.5)", 2),
+    "a library function": ("helper.loss = math.sqrt", "helper.step(9)", 3.0),
+    "a replaced method": (
         "def forward(self): return 'mine'\nhelper.Net.forward = forward",
         "helper.Net().forward()",
         "mine",
     ),
-    "a wrapper of the notebook's around its own": (
+    "a notebook wrapper around a module function": (
         "def traced(f):\n    @functools.wraps(f)\n    def call(x): return 'traced', f(x)\n"
         "    return call\nhelper.loss = traced(helper.loss)",
         "helper.step(3)",
         ("traced", 3),
     ),
-    "a class inside a class": ("helper.Conf.Inner.width = 5", "helper.Conf.Inner.width", 5),
-    "a function that others call": ("helper.loss = lambda x: -x", "helper.step(3)", -3),
-    "what another module of one's own holds": (
+    "a nested class": ("helper.Conf.Inner.width = 5", "helper.Conf.Inner.width", 5),
+    "a replaced function called by others": ("helper.loss = lambda x: -x", "helper.step(3)", -3),
+    "globals of another own module": (
         "helper.settings.VALUES['a'], helper.settings.LEVEL = 2, 3",
         "helper.deep(), helper.settings.LEVEL",
         ((2, 3), 3),
     ),
-    "the only instance, of a decorator": (
+    "a decorator's singleton": (
         "options = helper.Options()\noptions.lr = 5",
         "helper.Options().lr, options is helper.Options(), type(options).__name__",
         (5, True, "Options"),
     ),
-    "one that no value refers to": ("helper.Options().lr = 5", "helper.Options().lr", 5),
-    "what the class of the only instance has": (
+    "a singleton that no value refers to": ("helper.Options().lr = 5", "helper.Options().lr", 5),
+    "an attribute of a singleton's class": (
         "type(helper.Options()).count = 5",
         "helper.Options.__wrapped__.count, helper.Options().count",
         (5, 5),
     ),
-    "the only instance, of a variable": (
+    "a singleton in a closure variable": (
         "others = helper.Others()\nothers.lr = 5",
         "helper.Others().lr, helper.Others() is others",
         (5, True),
     ),
-    "the only instance, of a metaclass": (
+    "a metaclass's singleton": (
         "table = helper.Table()\ntable.lr = helper.Single.rate = 5\nhelper.Table.size = 2",
         "helper.Table().lr, table is helper.Table(), helper.Table.rate, table.size",
         (5, True, 5, 2),
     ),
-    "what a decorator of a method counts": ("helper.Step().go()", "helper.Step().go()", (1, 2)),
-    "an attribute of a function": ("helper.plain.asked = 5", "helper.plain()", 5),
-    "what is beside a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
-    "names with underscores": ("helper.put('a')", "helper.told()", ({"a": 1}, 1)),
-    "a class whose name has something else by now": (
+    "the call count of a method decorator": ("helper.Step().go()", "helper.Step().go()", (1, 2)),
+    "a function attribute": ("helper.plain.asked = 5", "helper.plain()", 5),
+    "closure state next to a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
+    "private globals": ("helper.put('a')", "helper.told()", ({"a": 1}, 1)),
+    "a class whose module name was rebound": (
         "Conf, helper.Conf = helper.Conf, None",
         "Conf.lr, helper.Conf",
         (0.1, None),
     ),
-    "a function that was set aside for another": (
+    "a function renamed and replaced": (
         "helper._loss = helper.loss\nhelper.loss = lambda x: 2 * helper._loss(x)",
         "helper.step(3)",
         6,
     ),
-    "a method that was set aside for another": (
+    "a method renamed and replaced": (
         "helper.Net.plain = helper.Net.forward\n"
         "helper.Net.forward = lambda self: ('mine', *self.plain())",
         "helper.Net().forward()",
         ("mine", "own", 1),
     ),
-    "functions that have each other's names": (
+    "swapped functions": (
         "helper.loss, helper.hidden = helper.hidden, helper.loss",
         "helper.hidden(3), helper.loss()",
         (3, {}),
     ),
-    "a function that the module has made": ("helper.loss = helper.times(5)", "helper.step(2)", 10),
-    "special methods of a class, also one that it has not": (
+    "a function made by a module factory": ("helper.loss = helper.times(5)", "helper.step(2)", 10),
+    "special methods added to a class": (
         "class Wide(helper.Net): pass\n"
         "def sized(self): return 5\n"
         "helper.Net.__len__ = sized\nhelper.Net.__call__ = lambda self, x: ('mine', x)",
         "len(helper.Net()), Wide()(3)",
         (5, ("mine", 3)),
     ),
-    "the setter of a property": (
+    "a property setter": (
         "def put(self, value): helper.CFG['depth'] = 100 * value\n"
         "helper.Net.depth = helper.Net.depth.setter(put)\nnet = helper.Net()",
         "setattr(net, 'depth', 3), net.depth",
@@ -237,7 +241,7 @@ KEPT = {
         "helper.Net().lazy, helper.Net().twice(), helper.Net().single(4)",
         (7, 2, 4),
     ),
-    "attributes of classes whose metaclass sees nothing": (
+    "attributes of autograd and protocol classes": (
         "helper.Square.k, helper.Named.label = 3.0, 'mine'",
         "helper.Square.apply(helper.torch.ones(1)).item(), helper.Named.label",
         (3.0, "mine"),
@@ -245,25 +249,25 @@ KEPT = {
 }
 
 
-def test_a_function_that_autoreload_has_compiled_alone_is_no_other(notebook, helper):
+def test_function_recompiled_by_autoreload_counts_as_unchanged(notebook, helper):
     notebook.run("helper.step.__code__ = helper.step.__code__.replace(co_firstlineno=1)")
     assert launched(notebook, "def f(rank): return helper.step(3)") == (3, ())
 
 
-#: How code of the notebook gets at a module, and what a cell does first.
+#: Expressions that reach a module, with the cell they need.
 WAYS = {
     "holder.config": "holder = types.SimpleNamespace(config=settings)",
     "held['cfg']": "held = {'cfg': settings}",
     "cfg": "cfg = settings",
     "inner()": "def made(cfg): return lambda: cfg\ninner = made(settings)",
     "default()": "def default(cfg=settings): return cfg",
-    "helper.settings": "",  # a module that has imported it
+    "helper.settings": "",  # through a module that imports it
     "__import__('settings')": "",
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_settings_module_is_as_the_notebook_has_it_however_code_gets_at_it(notebook, helper, way):
+def test_settings_module_changes_reach_ranks_by_any_access_path(notebook, helper, way):
     notebook.run("import settings, types\nsettings.LEVEL, settings.VALUES['a'] = 5, 7")
     notebook.run("settings.Opt.decay = 9")
     notebook.run(WAYS[way])
@@ -271,9 +275,9 @@ def test_a_settings_module_is_as_the_notebook_has_it_however_code_gets_at_it(not
     assert launched(notebook, f"import helper\ndef f(rank): return {asked}") == ((5, 7, 9, 5), ())
 
 
-#: Modules, what the notebook does, a launched cell and what `f` returns.
+#: Modules, notebook cell, launched cell, result of `f`.
 OTHERS = {
-    "names that a module has from another or computes": (
+    "star-imported and computed globals": (
         {
             "base": "MOST = 2\nTABLE = {'a': 1}\n",
             "engine": "from base import *\nBATCH = 4 * MOST\ndef run(): return MOST, BATCH, TABLE",
@@ -282,20 +286,20 @@ OTHERS = {
         "def f(rank): return engine.run()",
         (50, 999, {"b": 2}),
     ),
-    "a module below a folder without __init__": (
+    "a module in a folder without __init__": (
         {"bare/part": "LIMIT = 1\nSEEN = []\ndef told(): return LIMIT, SEEN\n"},
         "import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)",
         "def f(rank): return bare.part.told()",
         (4, [5]),
     ),
-    "what another module would set that code imports": (
+    "a global overwritten by a module that code imports": (
         {"mode": "MODE = 'file'\n", "plug": "import mode\nmode.MODE = 'plug'\n"},
         "import mode, plug\nmode.MODE = 'notebook'",
         "def f(rank):\n    import plug\n    return mode.MODE",
         "notebook",
     ),
-    # It was imported where the value was opened, after what its top level sets.
-    "what a module would set that only a value leads to": (
+    # Unpickling the value used to import it late, so its top level overwrote the values.
+    "a global overwritten by a module that only a value refers to": (
         {
             "conf": "LR, PLUG, NAMES = 0.1, {}, []\n",
             "override": "import conf\nconf.LR = 5\nconf.NAMES.append('f')\n"
@@ -305,7 +309,7 @@ OTHERS = {
         "def f(rank): return conf.LR, conf.PLUG['f'](), conf.NAMES",
         (9, 9, ["f", "mine"]),
     ),
-    "what functions and objects read that a module had before it was imported again": (
+    "functions and objects from before a module reload": (
         {
             "conf": "LR, SEEN = 0.1, []\ndef told(): return SEEN\n"
             "class Net:\n    def lr(self): return LR\n",
@@ -323,7 +327,7 @@ OTHERS = {
         "def f(rank): return conf.lr",
         5,
     ),
-    "the only instance of a decorator in the notebook": (
+    "a singleton of a notebook decorator": (
         {},
         "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
         "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
@@ -335,7 +339,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("files", "cell", "asks", "expected"), OTHERS.values(), ids=OTHERS)
-def test_what_modules_have_is_as_the_notebook_has_it(notebook, local, files, cell, asks, expected):
+def test_ranks_get_notebook_state_of_own_modules(notebook, local, files, cell, asks, expected):
     for name, text in files.items():
         path = local / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
@@ -344,7 +348,7 @@ def test_what_modules_have_is_as_the_notebook_has_it(notebook, local, files, cel
     assert launched(notebook, asks) == (expected, ())
 
 
-def test_what_a_test_has_set_in_a_module_is_there_until_it_ends(notebook, helper):
+def test_monkeypatched_module_attributes_reach_ranks_until_undone(notebook, helper):
     notebook.run("helper.scaled(1)")
     cell = "def f(rank): return helper.scaled(2), helper.Conf.lr"
     with pytest.MonkeyPatch.context() as patch:
@@ -354,7 +358,7 @@ def test_what_a_test_has_set_in_a_module_is_there_until_it_ends(notebook, helper
     assert launched(notebook, cell) == ((2, 0.1), ())
 
 
-def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook, helper):
+def test_note_reports_library_wrapper_around_module_function(notebook, helper):
     notebook.run("import functools\nhelper.loss = functools.cache(helper.loss)")
     found, notes = launched(notebook, "def f(rank): return helper.step(3)")
     assert found == 3
@@ -364,7 +368,7 @@ def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook
 
 
 @pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
-def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, asked, expected):
+def test_notebook_changes_to_an_own_module_reach_ranks(notebook, helper, cell, asked, expected):
     notebook.run("import functools, math")
     notebook.run(cell)
     assert launched(notebook, f"def f(rank): return {asked}") == (expected, ())
@@ -379,19 +383,19 @@ def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, ask
         "def f(rank): return used()",
     ],
 )
-def test_it_is_there_where_a_cell_imports_the_module(notebook, helper, cell):
+def test_changes_reach_ranks_when_the_cell_imports_the_module(notebook, helper, cell):
     notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4\ndel helper")
     notebook.run("def used():\n    from helper import CFG, scaled\n    return scaled(2), CFG")
     assert launched(notebook, cell) == ((6, {"lr": 4}), ())
 
 
-def test_what_no_code_names_is_not_sent(notebook, helper):
+def test_unused_module_globals_are_not_sent(notebook, helper):
     notebook.run("helper.BIG['rows'] = b'0' * 1_000_000\ndef used(): return helper.scaled(1)")
     small = notebook.build("def f(rank): return used()").parcel
     assert small.stream.nbytes < 100_000
 
 
-def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
+def test_pip_installed_modules_are_not_own_modules(notebook, helper):
     (helper.parent / "some-1.0.dist-info").mkdir()
     module_objects._is_installed.cache_clear()
     notebook.run("helper.SCALE, helper.CFG['lr'] = 10, 2")
@@ -399,7 +403,7 @@ def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
     assert launched(notebook, cell) == ((2, {"lr": 1}), ())
 
 
-def test_what_cannot_be_sent_is_told(notebook, helper):
+def test_notes_report_unsendable_module_globals(notebook, helper):
     notebook.run("helper.CFG['file'], helper.MODEL = open('/dev/null'), open('/dev/null')")
     found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
     assert found == ({"lr": 1}, None)
@@ -412,12 +416,12 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
     notebook.run("helper.CFG['file'].close(), helper.MODEL.close()")
 
 
-def test_a_file_that_was_changed_after_a_launch_is_as_it_says_and_a_note_tells(notebook, helper):
+def test_ranks_import_an_edited_module_file_with_a_note(notebook, helper):
     notebook.run("helper.SCALE = 10")
     notebook.build("def f(rank): return helper.SCALE")
     helper.write_text(helper.read_text())
     os.utime(helper, ns=(1, 1))
-    assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())  # as it was
+    assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())  # same text, new time
     helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 20"))
     told = (
         "the file of `helper` has changed since the notebook imported it: ranks use the version "
@@ -444,8 +448,8 @@ class Net:
 """
 
 
-def test_what_a_module_has_defined_otherwise_is_told(local, notebook):
-    """By what it found when it was imported: its file alone is what ranks import."""
+def test_notes_report_definitions_that_differ_on_ranks(local, notebook):
+    """Ranks import the file without the state that the notebook's import found."""
     (local / "conf.py").write_text("FAST, H = False, 1\n")
     (local / "dep.py").write_text(DEFINES)
     notebook.run("import conf; conf.FAST = True; conf.H = 64; import dep")
@@ -464,7 +468,7 @@ def test_what_a_module_has_defined_otherwise_is_told(local, notebook):
     ]
 
 
-def test_a_note_tells_of_a_class_whose_base_is_from_before_a_reload(local, notebook):
+def test_note_reports_class_whose_base_was_reloaded(local, notebook):
     (local / "bases.py").write_text("class Base:\n    lr = 1\n")
     (local / "subs.py").write_text("from bases import Base\nclass Sub(Base): pass\n")
     notebook.run("import bases, subs, importlib")
@@ -481,7 +485,7 @@ def test_a_note_tells_of_a_class_whose_base_is_from_before_a_reload(local, noteb
     assert launched(notebook, cell) == (True, ())
 
 
-def test_of_two_modules_of_one_name_each_is_sent(local, notebook):
+def test_two_modules_with_the_same_name_are_both_sent(local, notebook):
     for folder in "ab":
         (local / folder).mkdir()
         (local / folder / "twin.py").write_text(f"def who(): return {folder!r}\n")

@@ -13,12 +13,12 @@ from tests.support.returned import arrived, opened, returned
 from xla_nb.pickling import pickler
 from xla_nb.pickling.functions_and_classes import Live
 
-WAYS = {"to ranks": lambda value: arrived(value=value)["value"], "back": returned}
+WAYS = {"to ranks": lambda value: arrived(value=value)["value"], "to the notebook": returned}
 both_ways = pytest.mark.parametrize("through", WAYS.values(), ids=WAYS)
 
 
 class Refused(ValueError):
-    """It takes other arguments than its message."""
+    """Its arguments differ from its message."""
 
     def __init__(self, code, reason):
         super().__init__(f"{code}: {reason}")
@@ -26,18 +26,18 @@ class Refused(ValueError):
 
 
 @both_ways
-def test_an_exception_keeps_the_name_that_was_not_found_and_is_not_lost_with_its_context(through):
+def test_exceptions_keep_attributes_and_survive_unsendable_contexts(through):
     for kind in (AttributeError, NameError, ImportError):
         got = through(kind("no x", name="x"))
         assert (type(got), got.args, got.name, got.__cause__) == (kind, ("no x",), "x", None)
     error = Refused(5, "no")
     error.__cause__, error.__context__ = KeyError("k"), KeyError(threading.Lock())
-    got = through(error)  # whose context cannot be sent
+    got = through(error)  # its context cannot be sent
     assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
     assert (repr(got.__cause__), got.__context__) == ("KeyError('k')", None)
 
 
-def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that():
+def test_exception_that_reduces_to_another_type_is_sent_as_that_type():
     class Gone(Exception):
         def __reduce__(self):
             return str, ("gone",)
@@ -49,7 +49,7 @@ def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that():
 
 @pytest.mark.parametrize("cut", [slice(None), slice(5), slice(400_000, 600_000)])
 @pytest.mark.parametrize("first", ["whole", "part"])
-def test_views_of_one_array_share_its_memory_which_is_sent_once(cut, first):
+def test_views_of_one_array_share_memory_that_is_sent_once(cut, first):
     array = np.zeros(1_000_000)
     values = {"whole": array, "part": array[cut]}
     packed = pickler.pack({first: values[first], **values}, Live())
@@ -69,7 +69,7 @@ def packed_bytes(packed):
         os.close(fd)
 
 
-def test_arrays_that_overlap_or_have_gaps_share_memory_with_tensors_and_are_sent_without_the_gaps():
+def test_overlapping_arrays_and_tensors_share_memory_and_gaps_are_not_sent():
     array = np.zeros(1000)
     got = arrived(head=array[:600], tail=array[400:])
     got["head"][500] = 3
@@ -88,7 +88,7 @@ def test_arrays_that_overlap_or_have_gaps_share_memory_with_tensors_and_are_sent
     assert packed_bytes(packed) < 100_000
 
 
-def test_an_array_keeps_its_order_and_its_strides_and_is_not_written_out_where_it_repeats_itself():
+def test_arrays_keep_order_and_strides_and_broadcast_arrays_stay_small():
     base = np.arange(12.0).reshape(3, 4)
     got = arrived(f=np.asfortranarray(base), s=base[::2, ::2], e=np.zeros((0, 3)))
     np.testing.assert_array_equal(got["f"], base)
@@ -105,7 +105,7 @@ def test_an_array_keeps_its_order_and_its_strides_and_is_not_written_out_where_i
 
 @both_ways
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "uint16", "uint64", "complex64"])
-def test_a_tensor_keeps_its_dtype(through, kind):
+def test_tensors_keep_their_dtype(through, kind):
     sent = torch.tensor([1, 2, 3]).to(getattr(torch, kind))
     got, parameter, empty = through([sent, torch.nn.Parameter(sent, requires_grad=False), sent[:0]])
     for each in got, parameter:
@@ -115,7 +115,7 @@ def test_a_tensor_keeps_its_dtype(through, kind):
 
 
 @both_ways
-def test_a_parametrized_layer_is_trained_by_its_optimizer(through):
+def test_optimizer_still_trains_its_parametrized_layer(through):
     sent = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
     layer, optimizer = through([sent, torch.optim.SGD(sent.parameters(), lr=1)])
     x, before = torch.ones(1, 2), layer.weight.detach().clone()
@@ -125,7 +125,7 @@ def test_a_parametrized_layer_is_trained_by_its_optimizer(through):
     assert (before != layer.weight).any()
 
 
-def test_a_gradient_is_sent_and_what_computed_a_tensor_is_told_to_be_left_out():
+def test_gradient_is_sent_and_a_note_reports_a_dropped_grad_fn():
     x = torch.ones(2, requires_grad=True)
     (2 * x).sum().backward()
     got = arrived(x=x, gradient=x.grad)
@@ -137,7 +137,7 @@ def test_a_gradient_is_sent_and_what_computed_a_tensor_is_told_to_be_left_out():
     assert live.notes == {told}
 
 
-def test_a_module_that_is_there_twice_is_one_copy_and_sent_once():
+def test_module_used_twice_is_sent_once_and_stays_one_object():
     model = torch.nn.Linear(1000, 1000)
     packed = pickler.pack({"tied": torch.nn.Sequential(model, model)}, Live())
     assert packed_bytes(packed) < 1.1 * 4 * 1001 * 1000
@@ -155,7 +155,7 @@ class Loader(torch.utils.data.DataLoader):
 
 
 @pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, Loader])
-def test_a_loader_is_sent_without_the_workers_that_it_keeps(kind):
+def test_loader_is_sent_without_its_persistent_workers(kind):
     loader = kind([1, 2, 3], batch_size=3, num_workers=1, persistent_workers=True)
     loader.held = [loader]
     assert [batch.tolist() for batch in loader] == [[1, 2, 3]]
@@ -170,7 +170,7 @@ def test_a_loader_is_sent_without_the_workers_that_it_keeps(kind):
         loader._iterator._shutdown_workers()
 
 
-def test_a_standard_stream_and_its_methods_are_the_ranks(monkeypatch):
+def test_standard_streams_and_their_methods_become_the_ranks_own(monkeypatch):
     class Stream:
         def write(self, text):
             raise OSError("of the notebook")

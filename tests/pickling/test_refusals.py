@@ -1,4 +1,4 @@
-"""What cannot be sent is refused by the part that is to blame, with what to do instead."""
+"""Refusals name the part that cannot be sent, and say what to do instead."""
 
 import pytest
 
@@ -21,11 +21,11 @@ from xla_nb.pickling.refusals import Unshippable, advice_on_result, refusal
         (TypeError("cannot pickle"), "Return numbers, arrays or CPU tensors instead"),
     ],
 )
-def test_what_to_return_instead_of_a_result_depends_on_why_it_cannot_be_sent(fault, advice):
+def test_advice_on_an_unsendable_result_depends_on_the_error(fault, advice):
     assert advice_on_result(fault).startswith(advice)
 
 
-def test_a_message_that_is_still_to_be_filled_in_is():
+def test_unformatted_error_message_is_filled_in():
     fault = NotImplementedError("{} cannot be pickled", "_Iterator")  # as torch raises it
     told = "to ranks: NotImplementedError: _Iterator cannot be pickled."
     assert told in refusal("it", "torch.Loader", fault)
@@ -93,7 +93,7 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ("x = threading.local()", "Create it inside the function: its values"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, told):
+def test_unsendable_values_are_refused_with_advice(notebook, made, told):
     notebook.run(IMPORTS)
     notebook.run(made)
     with pytest.raises(ShippingError) as refused:
@@ -102,7 +102,7 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, 
     assert told in str(refused.value)
 
 
-def test_a_function_that_no_name_leads_to_is_refused_by_its_own(notebook):
+def test_unnamed_function_is_refused_by_its_own_name(notebook):
     notebook.run(
         "def make(rows):\n    def load(rank): return rows\n    return load\n"
         "loads = [make(i for i in range(3))]"

@@ -1,11 +1,11 @@
-"""What the notebook has put into a module in place of the module's own travels as it is."""
+"""Replacements that the notebook sets in modules are sent with the values that refer to them."""
 
 import keyword
 import sys
 import types
 
 import pytest
-import torch  # or the folder of a test would forget it with its modules
+import torch  # imported here so that `local` does not unload it
 
 from tests.support.fresh import launched
 from xla_nb.pickling.rebuild import take_notices
@@ -32,10 +32,10 @@ def traced(f):
         ("torch.nn.init.kaiming_uniform_", "type(made(1, 1)).__name__"),
     ],
 )
-def test_what_torchs_own_code_calls_is_told_all_the_same(notebook, monkeypatch, name, asked):
+def test_note_reports_replaced_functions_that_torch_calls(notebook, monkeypatch, name, asked):
     notebook.run("import torch\nx, act, made = torch.ones(1), torch.nn.ReLU(), torch.nn.Linear")
     holder, last = name.rpartition(".")[::2]
-    monkeypatch.setattr(eval(holder), last, eval(name))  # to be put back
+    monkeypatch.setattr(eval(holder), last, eval(name))  # so that it is restored
     notebook.run(f"own = {name}\n{name} = lambda *args, **named: own(*args, **named)")
     assert list(launched(notebook, f"def f(rank): return {asked}")[1]) == kept(name)
 
@@ -61,7 +61,7 @@ def is_box(value): return isinstance(value, Box)
 
 @pytest.fixture
 def modules(local, monkeypatch):
-    """Installed modules whose attributes are bound anew, also by the launches of another test."""
+    """Installed modules whose attributes are replaced, also by launches in other tests."""
     installed = local / "site-packages"
     installed.mkdir()
     monkeypatch.syspath_prepend(installed)
@@ -77,7 +77,7 @@ def kept(*names):
     ]
 
 
-#: What the notebook does, what a rank is asked and answers, and the notes.
+#: Notebook cell, expression on ranks, expected value and notes.
 REPLACED = {
     "a function": (
         "shapes.area = traced(shapes.area)\nmine = shapes.area",
@@ -85,62 +85,62 @@ REPLACED = {
         (9, 9, ["area"]),
         kept("shapes.area"),
     ),
-    "what a cache has": (
+    "a cached function": (
         "shapes.area = functools.cache(traced(shapes.area))\nmine = shapes.area",
         "mine(3) + mine(3), calls",
         (18, ["area"]),
         kept("shapes.area"),
     ),
-    "what has another decorator of the module's": (
+    "a function wrapped by the module's decorator": (
         "shapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
         "mine(3)",
         9,
         ["`shapes.area` was wrapped in the notebook after its import; ranks use it as imported"],
     ),
-    "a method, also of an instance whose class inherits it": (
+    "a method, also for an instance that inherits it": (
         "from shapes import Box, Small\nBox.area = traced(Box.area)\nmine, box = Box.area, Small()",
         "mine(Box(3)), calls, box.area()",
         (9, ["area"], 1),
         kept("shapes.Box.area"),
     ),
-    "a method of a class that is reached through a module that imports it": (
+    "a method of a class reached through another module": (
         "import shop\nshapes.Box.area = traced(shapes.Box.area)",
         "shop.Box(2).area()",
         4,
         kept("shapes.Box.area"),
     ),
-    "a subclass of the notebook's": (
+    "a notebook subclass": (
         "class Tall(shapes.Box): pass\nshapes.Box = Tall",
         "shapes.Box.__name__",
         "Box",
         kept("shapes.Box"),
     ),
-    "a class": (
+    "a class that names the module as its own": (
         "class Box(shapes.Box):\n    __module__ = 'shapes'\n"
         "    def area(self): return -1\nshapes.Box = Box\nbox = shapes.Box(3)",
         "box.area(), type(box).__mro__[1] is shapes.Box, shapes.is_box(box)",
         (-1, True, True),
         kept("shapes.Box.area", "shapes.Box"),
     ),
-    "what the module has imported": (
+    "a function that the module imported": (
         "import shop\nshop.area = traced(shop.area)",
         "shop.area(3)",
         9,
         kept("shop.area"),
     ),
-    "what is added to a module": (
+    "a function added to a module": (
         "shapes.mine = traced(shapes.area)",
         "hasattr(shapes, 'mine') and shapes.mine(3)",
         False,
         kept("shapes.mine"),
     ),
-    "nothing": (
+    "nothing replaced": (
         "from shapes import area, around, Small",
         "(area is shapes.area, around is shapes.around, Small.__base__ is shapes.Box)",
         (True, True, True),
         [],
     ),
-    "nothing of torch's": (
+    "nothing replaced in torch": (
         "import torch\nfrom torch.nn.init import uniform_\n"
         "from torch.nn.functional import softmax\n"
         "step, wrapped = torch.optim.Optimizer.zero_grad, torch.no_grad()(shapes.area)",
@@ -153,7 +153,7 @@ REPLACED = {
 
 
 @pytest.mark.parametrize(("cell", "asked", "expected", "notes"), REPLACED.values(), ids=REPLACED)
-def test_what_replaces_a_modules_own_is_on_ranks_where_a_value_refers_to_it_and_told(
+def test_replacements_reach_ranks_through_values_with_a_note(
     notebook, modules, cell, asked, expected, notes
 ):
     notebook.run(f"import shapes\n{TRACED}{cell}")
@@ -169,7 +169,7 @@ def test_what_replaces_a_modules_own_is_on_ranks_where_a_value_refers_to_it_and_
         "def f(rank): return Box(3).area(), shapes.area(3)",
     ],
 )
-def test_a_note_also_tells_of_what_the_launched_cell_itself_imports(notebook, modules, cell):
+def test_note_covers_replacements_in_modules_that_the_cell_imports(notebook, modules, cell):
     notebook.run(
         f"{TRACED}import shapes\n"
         "shapes.area, shapes.Box.area = traced(shapes.area), traced(shapes.Box.area)"
@@ -179,14 +179,17 @@ def test_a_note_also_tells_of_what_the_launched_cell_itself_imports(notebook, mo
 
 
 ANEW = {
-    "a function of a library for another": ("F.relu = F.silu", "silu"),
-    "a partial of it": ("F.softmax = functools.partial(F.softmax, dim=1)", "partial"),
-    "a class that comes by import *": ("nn.BatchNorm1d = nn.Identity", "Identity"),
+    "a function replaced by another": ("F.relu = F.silu", "silu"),
+    "a function replaced by its partial": (
+        "F.softmax = functools.partial(F.softmax, dim=1)",
+        "partial",
+    ),
+    "a class exported by import *": ("nn.BatchNorm1d = nn.Identity", "Identity"),
 }
 
 
 @pytest.mark.parametrize(("write", "here"), ANEW.values(), ids=ANEW)
-def test_a_note_says_what_a_librarys_name_is_on_ranks(notebook, monkeypatch, write, here):
+def test_note_says_which_library_object_ranks_use(notebook, monkeypatch, write, here):
     module = torch.nn if write.startswith("nn") else torch.nn.functional
     name = write.partition(" ")[0].partition(".")[2]
     monkeypatch.setattr(module, name, getattr(module, name))
@@ -199,8 +202,8 @@ def test_a_note_says_what_a_librarys_name_is_on_ranks(notebook, monkeypatch, wri
     ]
 
 
-def test_what_libraries_have_under_other_names_or_replace_themselves_is_not_told(notebook):
-    import torch_xla.distributed.xla_backend  # noqa: F401  # which replaces torch's new_group
+def test_library_aliases_and_self_patches_are_not_noted(notebook):
+    import torch_xla.distributed.xla_backend  # noqa: F401  # replaces torch's new_group
 
     modules = "torch", "torch.nn", "torch.nn.functional", "torch.distributed", "numpy"
     read = [
@@ -214,11 +217,11 @@ def test_what_libraries_have_under_other_names_or_replace_themselves_is_not_told
     assert launched(notebook, cell) == (None, ())
 
 
-def test_what_a_library_of_ranks_alone_puts_there_is_not_told(notebook, modules, monkeypatch):
+def test_patches_by_a_library_only_on_ranks_are_not_noted(notebook, modules, monkeypatch):
     notebook.run("import shapes")
     program = notebook.build("def f(rank): return shapes.around(1)")
     its = types.FunctionType((lambda side: 5).__code__, {"__name__": "patches"}, "around")
     monkeypatch.setattr(sys.modules["shapes"], "around", its)
-    take_notices()  # of another test
+    take_notices()  # from other tests
     assert notebook.rank(program) == 5
     assert take_notices() == []

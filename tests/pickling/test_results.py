@@ -1,4 +1,4 @@
-"""Results of ranks, as the notebook reads them: they lose nothing on their way."""
+"""Results of ranks, as the notebook reads them, lose nothing."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from tests.support.returned import returned
 
 @pytest.fixture
 def back(monkeypatch):
-    """Execute a cell, and give what comes back of an expression's value."""
+    """Executes a cell, and returns an expression's value as a result."""
     main = types.ModuleType("__main__")
     vars(main).update(math=math, torch=torch, weakref=weakref)
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -35,7 +35,7 @@ net(torch.ones(2)).sum().backward()
 """
 
 
-def test_a_model_comes_back_with_gradients_hooks_optimizer_and_scheduler(back):
+def test_returned_model_keeps_gradients_hooks_optimizer_and_scheduler(back):
     cell = """
 def double(grad): return grad * 2
 net.weight.register_hook(double)
@@ -57,7 +57,7 @@ optimizer.calls = []
     alone.step()
 
 
-def test_a_hook_that_cannot_be_sent_loses_no_result():
+def test_result_with_an_unsendable_hook_is_returned_without_it():
     net = torch.nn.Linear(2, 1)
     net.weight.register_hook(functools.partial(print, threading.Lock()))
     net(torch.ones(2)).sum().backward()
@@ -68,16 +68,16 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
     assert "without tensor hooks" in told[0]
 
 
-#: A cell, what is returned, and what is True of what comes back, `got`.
+#: Cell, returned expression, and an expression that must be true of the result `got`.
 COME_BACK = {
-    "a number whose class wants arguments, and an object's attributes and weak reference": (
+    "a number with required arguments, an object, its __dict__ and a weak reference": (
         "class C(int):\n    def __new__(cls, n, unit):\n        made = super().__new__(cls, n)\n"
         "        made.unit = unit\n        return made\nclass P: pass\np = P(); p.x = 1",
         "[C(2, 'm'), p, vars(p), weakref.ref(p)]",
         "(got[0], got[0].unit, type(got[0]), got[2] is vars(got[1]), got[3]() is got[1]) "
         "== (2, 'm', C, True, True)",
     ),
-    "instances that keep attributes in a dict of theirs, or refuse to be changed": (
+    "instances with attributes in their own dict, and a read-only dict": (
         "class C:\n    def __init__(self): object.__setattr__(self, '_d', {})\n"
         "    def __setattr__(self, n, v): self._d[n] = v\n"
         "    def __getattr__(self, n): return self._d[n]\nc = C()\nc.x = 1\n"
@@ -87,7 +87,7 @@ COME_BACK = {
         "(got[0].x, got[1], type(got[1]), got[2].x, got[2].__dict__ is got[2]) "
         "== (1, {'a': 1}, D, 1, True)",
     ),
-    "an optimizer of the notebook's": (
+    "a notebook optimizer class": (
         "class Opt(torch.optim.Optimizer):\n"
         "    def __init__(self, ps): super().__init__(ps, {'lr': 1.0}); self.n = 0\n"
         "    def step(self, closure=None): self.n += 1\n"
@@ -95,14 +95,14 @@ COME_BACK = {
         "o",
         "(got.step(), got.n)[1] == 2",
     ),
-    "functions that share globals, not the notebook's, and the variables of a closure": (
+    "functions that share separate globals and closure variables": (
         "rate, seen = 0, [1]\ndef make():\n    n = 0\n    def put(m):\n        global rate\n"
         "        nonlocal n\n        rate, n = m, n + 1\n        seen.append(m)\n"
         "    return put, lambda: (rate, n, seen)",
         "make()",
         "((got[0](5), got[0](6), got[1]())[2], rate, seen) == ((6, 2, [1, 5, 6]), 0, [1])",
     ),
-    "a class made in a function, under its name": (
+    "a local class with its qualified name": (
         "def make():\n    class Base:\n        def name(self): return 'base'\n"
         "    class Inner(Base):\n        items = [Base()]\n"
         "        def name(self): return 'inner ' + super().name()\n    return Inner()",
@@ -110,14 +110,14 @@ COME_BACK = {
         "type(got).__qualname__ == 'make.<locals>.Inner' and "
         "(got.name(), got.items[0].name()) == ('inner base', 'base')",
     ),
-    "what a method of a class makes, by the method's name": (
+    "an instance pickled as a class method call": (
         "POOL = {}\nclass Dev:\n    def __init__(self, i): self.i = i\n"
         "    def __reduce__(self): return Dev.get, (self.i,)\n"
         "    @classmethod\n    def get(cls, i): return POOL.setdefault(i, cls(i))",
         "Dev.get(7)",
         "got is POOL[7]",
     ),
-    "a cached function of the notebook, as its own, and one of a function with what it holds": (
+    "a notebook's cached function, and a local one with its cache": (
         "import functools\n@functools.cache\ndef square(x): return x * x\n"
         "def make():\n    @functools.cache\n    def square(x): return [x * x]\n"
         "    square(3)\n    return square",
@@ -128,12 +128,12 @@ COME_BACK = {
 
 
 @pytest.mark.parametrize(("cell", "value", "told"), COME_BACK.values(), ids=COME_BACK)
-def test_a_result_is_what_it_was_on_the_rank(back, cell, value, told):
+def test_results_keep_types_identity_and_state(back, cell, value, told):
     got = back(cell, value)
     assert eval(told, {**vars(sys.modules["__main__"]), "got": got})
 
 
-def test_a_member_of_an_enum_that_the_notebook_has_no_more_comes_with_its_class(back):
+def test_member_of_a_redefined_enum_returns_with_its_old_class(back):
     cell = "import enum\nclass Phase(enum.Enum):\n    TRAIN, EVAL = 1, 2\n"
     cell += "former = [Phase.TRAIN, Phase.TRAIN]\nclass Phase(enum.Enum):\n    TRAIN = TEST = 1"
     one, other = back(cell, "former")

@@ -1,4 +1,4 @@
-"""Tensors arrive with their class, their attributes and their mode."""
+"""Tensors keep their class, attributes and mode."""
 
 import pytest
 import torch
@@ -12,9 +12,9 @@ import torch
 class Tagged(torch.nn.Parameter): pass
 """
 
-#: Each is true on a rank, of what the notebook has executed.
+#: Notebook cell, and an expression that must be true on a rank.
 ON_RANKS = {
-    "requires_grad, memory shared with a tensor, and parameters that have no shape yet": (
+    "requires_grad, memory shared with a tensor, and uninitialized parameters": (
         "p, q = Tagged(torch.ones(2)), Tagged(torch.ones(2), requires_grad=False)\n"
         "t = torch.zeros(3)\nr = Tagged(t[:2])\nf8 = torch.ones(2).to(torch.float8_e4m3fn)\n"
         "f8.rate, Shapeless = 3, torch.nn.parameter.UninitializedParameter\nno_shape = Shapeless()",
@@ -29,13 +29,13 @@ ON_RANKS = {
         "type(p) is Slotted and (p.rate, p.place) == ([3], 'here') "
         "and (p.sum().backward(), p.grad.tolist())[1] == [6, 6]",
     ),
-    "a way of its own to give and take its attributes": (
+    "a class with __getstate__ and __setstate__": (
         "class Told(Tagged):\n    def __getstate__(self): return [self.rate]\n"
         "    def __setstate__(self, state): self.rate = state[0] + 1\n"
         "p = Told(torch.ones(2))\np.rate = 3",
         "type(p) is Told and p.rate == 4",
     ),
-    "the class of a module's parameter, which holds the module that has it": (
+    "a module's parameter that refers back to the module": (
         "net = torch.nn.Linear(2, 2)\nnet.weight = Tagged(net.weight.data)\n"
         "net.weight.of, net.bias.of = [net], [net]",
         "net.weight.of[0] is net and net.bias.of[0] is net and "
@@ -54,12 +54,12 @@ ON_RANKS = {
         "p = Seen(torch.ones(2))",
         "type(p) is Seen",
     ),
-    "a class that says itself how it is pickled": (
+    "a class with __reduce_ex__": (
         "class Other(Tagged):\n    def __reduce_ex__(self, protocol): return list, ((5,),)\n"
         "p = Other(torch.ones(2))",
         "p == [5]",
     ),
-    "inference mode, as ordinary tensors": (
+    "inference-mode tensors, sent as ordinary ones": (
         "with torch.inference_mode():\n    t = torch.ones(2)\n    p = Tagged(t)\n"
         "    half = torch.ones(2).to(torch.float8_e4m3fn)\n    p.rate, p.grad = 3, torch.ones(2)",
         "not any(x.is_inference() for x in (t, p, half, p.grad)) and p.requires_grad "
@@ -70,19 +70,19 @@ ON_RANKS = {
 
 @pytest.mark.filterwarnings("ignore:backward hook")
 @pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
-def test_a_rank_has_what_torch_would_lose(notebook, made, is_so):
+def test_ranks_get_tensor_state_that_torch_pickling_loses(notebook, made, is_so):
     notebook.run(TAGGED + made)
     assert notebook.launch(f"def f(rank): return bool({is_so})")
 
 
-def test_no_warning_says_that_a_hook_is_lost(notebook, recwarn):
+def test_no_warning_about_lost_hooks(notebook, recwarn):
     notebook.run("import torch\nw = torch.ones(1, requires_grad=True)")
     notebook.run("w.register_hook(lambda g: g * 5)")
     assert notebook.launch("def f(rank): return w.sum().backward() or w.grad.item()") == 5
     assert not recwarn.list
 
 
-def test_a_result_has_what_torch_would_lose_also_if_it_comes_from_a_device(notebook):
+def test_results_keep_tensor_class_and_attributes_even_from_a_device(notebook):
     notebook.run(TAGGED)
     tagged = notebook.values["Tagged"]
     sent = tagged(torch.ones(2))
@@ -92,7 +92,7 @@ def test_a_result_has_what_torch_would_lose_also_if_it_comes_from_a_device(noteb
     assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
 
     class Pickler(results.HomePickler):
-        """Takes these for tensors on a device."""
+        """Treats these two as tensors on a device."""
 
         def reducer_override(self, obj):
             if any(obj is one for one in (there, plain)):
@@ -120,7 +120,7 @@ LED = "box[0].pair is box[1] and box[1].pair is box[0] and box[0].note[0] is box
 LED += " and box[2].me['w'] is box[2] and box[2].kid.parent is box[2]"
 
 
-def test_attributes_of_tensors_may_lead_back_to_them_on_ranks_and_in_results(notebook):
+def test_tensor_attributes_may_refer_back_to_the_tensor(notebook):
     notebook.run(LEAD_BACK)
     assert notebook.launch(f"def f(rank): return {LED}")
     assert eval(LED, {"box": returned(notebook.values["box"])})

@@ -1,4 +1,4 @@
-"""absl's flags are on a rank what they were in the notebook."""
+"""absl flags have the notebook's values on ranks."""
 
 import sys
 
@@ -13,7 +13,7 @@ notebook = pytest.fixture(opened)
 
 @pytest.fixture(autouse=True)
 def picklable():
-    """Classes and flags of this process are as they were, afterwards."""
+    """Make absl flags picklable; restore the absl modules of this process afterwards."""
     modules = {name for name in sys.modules if name.partition(".")[0] == "absl"}
     held = {name: sys.modules.pop(name) for name in modules}
     absl_flags.let_pickle_have_them()
@@ -33,7 +33,7 @@ FLAGS.rate = 0.25
 """
 
 
-def test_flags_are_those_that_absl_has_with_the_notebooks_values_and_ones_own_are_sent(notebook):
+def test_absl_flags_get_notebook_values_and_own_flag_sets_are_sent(notebook):
     notebook.run(DEFINED)
     used = "FLAGS.rate, FLAGS.mode, FLAGS['mode'].present, FLAGS.is_parsed(), RATE.value"
     code = f"import absl.flags\ndef f(i): return FLAGS is absl.flags.FLAGS, {used}"

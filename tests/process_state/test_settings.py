@@ -1,4 +1,4 @@
-"""What ranks have of the notebook's process, its random generators and default dtype included."""
+"""Process state that ranks take from the notebook, with random generators and default dtype."""
 
 from tests.support.python import printed
 
@@ -38,7 +38,7 @@ print(pickle.dumps(ProcessState()).hex())
 TAKEN = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1])).take_on()\n"
 
 
-def test_arguments_limits_filters_logging_and_numpys_errors_are_the_notebooks():
+def test_ranks_take_arguments_limits_filters_logging_and_numpy_errors():
     (state,) = printed(MAKES + PICKLED)
     *taken, error = printed(TAKES_ON, state, fails=True)
     assert taken[:4] == [
@@ -67,7 +67,7 @@ LOGS_TAKEN = (
 )
 
 
-def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_modules(tmp_path):
+def test_ranks_take_file_and_stream_handlers_except_those_of_modules(tmp_path):
     file = tmp_path / "train.log"
     (state,) = printed(LOGS + PICKLED, str(file))
     told = ["ERROR-this", *["WARNING-less", "ERROR-that"] * 2]
@@ -75,7 +75,7 @@ def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_m
     assert file.read_text() == "__main__ that\n"
 
 
-def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
+def test_filters_for_warnings_of_other_packages_are_omitted():
     makes = (
         "import sys, types, warnings\nclass Theirs(Warning): pass\n"
         "Theirs.__module__ = 'not_here_at_all'\nwarnings.simplefilter('error', Theirs)\n"
@@ -131,7 +131,7 @@ print("another launch differs:", first[1] != anew[1] and first[2] != anew[2])
 """
 
 
-def test_generators_go_on_from_the_notebooks_or_are_seeded_per_launch_if_it_has_none():
+def test_generators_continue_the_notebooks_or_are_seeded_per_launch():
     assert printed(TORCH) == ["same as in the notebook: True", "numbers drawn twice: 0"]
     asked = "imports nothing", "same in every rank", "another launch differs"
     assert printed(BARE) == [f"{each}: True" for each in asked]

@@ -1,4 +1,4 @@
-"""What torch is set to in the notebook, and on ranks."""
+"""torch settings that ranks take from the notebook."""
 
 import pytest
 import torch
@@ -39,13 +39,13 @@ print(shown())
 """
 
 
-def test_torchs_modes_are_the_notebooks():
+def test_ranks_take_torch_modes_from_the_notebook():
     here, state = printed(SENT)
     assert here == "[False, True, True, 'medium', True, torch.float16, False]"
     assert printed(TAKEN, state) == [here]
 
 
-def test_without_torch_in_the_notebook_there_are_none_and_it_is_not_imported():
+def test_notebook_without_torch_has_no_settings_and_does_not_import_it():
     code = (
         "import sys; from xla_nb.process_state import torch_settings as s\n"
         "print(s.TorchSettings.of_this_process(), s.left_out(), 'torch' in sys.modules)"
@@ -53,7 +53,7 @@ def test_without_torch_in_the_notebook_there_are_none_and_it_is_not_imported():
     assert printed(code) == ["None [] False"]
 
 
-def test_a_default_device_is_left_out_with_a_note():
+def test_default_device_is_omitted_with_a_note():
     assert torch_settings.left_out() == []
     with torch.device("cpu"):
         assert torch_settings.left_out() == []
@@ -63,7 +63,7 @@ def test_a_default_device_is_left_out_with_a_note():
 
 
 @pytest.mark.filterwarnings("ignore:Please use the new API")
-def test_a_precision_for_each_backend_is_left_out():
+def test_per_backend_precision_is_omitted():
     code = (
         "import torch; torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
         "from xla_nb.process_state.torch_settings import TorchSettings as S\n"

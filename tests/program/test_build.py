@@ -1,4 +1,4 @@
-"""Programs built from cells compute on a rank what the notebook would; their module files."""
+"""Programs built from cells compute on ranks what the notebook would; their module files."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ from xla_nb.program.build import Cell, Program, build_call
 from xla_nb.program.module_file import ModuleMap, write
 
 
-def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
+def test_calling_a_notebook_function_sends_it_with_its_globals(notebook):
     notebook.run("n = 2\nm = 3\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
     assert (program.entry, shipped(program)) == ("f", {"f", "n"})
@@ -19,8 +19,8 @@ def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(not
     assert notebook.call(notebook.values["f"], 1) == 3
 
 
-def test_no_cell_is_read_again_however_many_have_run(notebook, monkeypatch):
-    """A launch after a long day would last seconds."""
+def test_building_parses_no_earlier_cells_again(notebook, monkeypatch):
+    """Otherwise a launch late in a long session would take seconds."""
     notebook.run("import os.path, xml.dom\ndef f(rank): return os.path.sep")
     for number in range(700):
         notebook.run(f"step_{number} = {number}")
@@ -29,10 +29,10 @@ def test_no_cell_is_read_again_however_many_have_run(notebook, monkeypatch):
     monkeypatch.setattr(ast, "parse", lambda *text: read.append(text) or parse(*text))
     again = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
     assert again.imports == first.imports == ("xml.dom",)
-    assert len(read) <= 1, read  # the text of `f`
+    assert len(read) <= 1, read  # only the text of `f`
 
 
-def test_a_modules_function_is_imported_and_a_scripts_is_the_running_code(notebook, local):
+def test_module_function_is_imported_and_script_function_is_the_running_code(notebook, local):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")
@@ -83,7 +83,7 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     assert notebook.rank(program) == 2
 
 
-def test_a_map_is_written_beside_the_module_in_a_folder_that_only_the_owner_can_read(tmp_path):
+def test_module_map_is_written_next_to_the_module_in_a_private_folder(tmp_path):
     table = ModuleMap({"c": "ü = 1"}, "c", 64, "x", {"a": "list"}, ("a.b",))
     assert ModuleMap.parse(table.text()) == table
     program, path = Program("m", None, "c", body="x = 1\n", restored=("a",)), tmp_path / "p/m.py"

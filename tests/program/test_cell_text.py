@@ -1,4 +1,4 @@
-"""Cells as text: statements, and the source of live code."""
+"""Cell text: parsing its statements, and finding the source of live code."""
 
 import linecache
 
@@ -16,7 +16,7 @@ def live(source: str, filename: str = FILE):
     return names_["f"].__code__  # type: ignore[attr-defined]
 
 
-def test_code_is_found_in_the_newest_cell_with_its_file_name_or_its_text_in_linecache(monkeypatch):
+def test_code_is_found_in_the_newest_cell_by_file_name_or_linecache_text(monkeypatch):
     source = "def f(): return 1\n"
     cells = Cells([Cell("old", source, FILE), Cell("new", source, FILE), Cell("x", source, "x")])
     found = cells.holding(live(source))
@@ -27,7 +27,7 @@ def test_code_is_found_in_the_newest_cell_with_its_file_name_or_its_text_in_line
     assert Cells([]).holding(live(source)) is None
 
 
-def test_code_is_of_the_statement_that_has_its_line():
+def test_code_belongs_to_the_statement_at_its_line():
     text = (
         "a = 1\n@str\n@str\ndef f():\n    return lambda: 2\n\nclass A:\n    def g(self): return 1"
     )
@@ -39,8 +39,8 @@ def test_code_is_of_the_statement_that_has_its_line():
     assert Cells([Cell("one", text, FILE)]).holding(code) is None
 
 
-def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
-    """All that `%%time` executes has one file name."""
+def test_code_run_by_a_magic_gets_the_line_numbers_of_its_cell():
+    """`%%time` executes all code under one file name."""
     first = Cell("first", "#\n\nclass A:\n  def f(): return 1", "<timed exec>", above=1)
     second = Cell("second", "#\ndef f(): return 2\ng = [lambda: 3]", "<timed exec>", above=1)
     cells = Cells([], [first, second])
@@ -61,15 +61,15 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
         ("x = 1\ny = 1" + " + 1" * 50_000, "c: a statement is nested too deeply for Python."),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],
-    ids=["await", "NUL", "surrogate", "signs", "sum", "parentheses"],
+    ids=["await", "NUL", "surrogate", "minus signs", "sum", "parentheses"],
 )
-def test_what_cannot_be_compiled_is_refused_with_its_line(text, said):
+def test_text_that_does_not_compile_is_refused_with_its_line(text, said):
     with pytest.raises(ProgramError) as refusal:
         parse(Cell("c", text))
     assert str(refusal.value).startswith(said)
 
 
-def test_of_a_long_line_only_what_is_near_the_error_is_shown():
+def test_only_text_near_the_error_is_shown_of_a_long_line():
     with pytest.raises(ProgramError) as refusal:
         parse(Cell("c", "x = [" + "1, " * 5000 + "! 2]"))
     *_, near, mark = str(refusal.value).splitlines()

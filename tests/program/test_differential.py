@@ -1,8 +1,8 @@
-"""Generated notebooks: a call gives on a rank what it gives in the notebook, or is refused by name.
+"""Generated notebooks: a call returns the same on a rank as in the notebook, or is refused by name.
 
-The last cell of a notebook defines `f`, which calls and compares all that there is; `f(0)` on a
-rank is compared with `f(0)` in the notebook. XLA_NB_NOTEBOOKS sets how many (100; 10,000 were run
-once, docs/reliability.md).
+The last cell of a notebook defines `f`, which calls and compares everything; `f(0)` on a rank is
+compared with `f(0)` in the notebook. XLA_NB_NOTEBOOKS sets the number of notebooks (default 100;
+10,000 were run once, docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTEBOOKS = int(os.environ.get("XLA_NB_NOTEBOOKS") or 100)
     suppress_health_check=list(HealthCheck),
 )
 @given(notebooks())
-def test_a_rank_returns_what_the_notebook_does(cells: list[str]) -> None:
+def test_rank_returns_the_same_result_as_the_notebook(cells: list[str]) -> None:
     before = set(linecache.cache)
     with pytest.MonkeyPatch.context() as patch:
         notebook = Notebook(patch)
@@ -38,7 +38,7 @@ def test_a_rank_returns_what_the_notebook_does(cells: list[str]) -> None:
             for cell in cells:
                 notebook.run(cell)
         except Exception:
-            reject()  # what does not run in the notebook is not launched
+            reject()  # cells that fail in the notebook are not launched
         program = notebook.build("def launched(rank): return f(rank)")
         on_a_rank = notebook.rank(program)
         sys.modules["__main__"] = notebook.main

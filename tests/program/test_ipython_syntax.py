@@ -13,7 +13,7 @@ def line_magic(name: str, line: str = "") -> str:
     return f"get_ipython().run_line_magic({name!r}, {line!r})"
 
 
-def test_escapes_have_their_line_and_name():
+def test_find_lists_escapes_with_line_and_name():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell(
         "!ls\ndef f():\n    %env A=1\n    x = !ls\nget_ipython().run_cell_magic('bash', '', 'ls')\n"
@@ -23,7 +23,7 @@ def test_escapes_have_their_line_and_name():
     assert escapes == [(1, "!"), (3, "%env"), (4, "!"), (5, "%%bash")]
 
 
-def test_magics_for_the_notebook_are_skipped_with_a_note_that_supported_ones_do_not_need():
+def test_notebook_magics_are_skipped_with_a_note_and_supported_ones_without():
     for name in ("load_ext", "autoreload", "config"):
         (note,) = check(ast.parse("\n" + line_magic(name)), "Cell In[1]")
         assert note == f"Cell In[1], line 2: %{name} is skipped on ranks"
@@ -63,7 +63,7 @@ def test_unsupported_magics_are_refused_by_name(source, message):
         ("run_line_magic('cd', '$folder')", ["folder"]),
     ],
 )
-def test_names_that_a_command_of_a_cell_or_a_function_is_given(call, names):
+def test_names_in_commands_of_cells_and_functions_are_found(call, names):
     code = compile(f"get_ipython().{call}\ndef f():\n    get_ipython().{call}", "", "exec")
     function = next(one for one in code.co_consts if isinstance(one, type(code)))
     for each in code, function:

@@ -1,4 +1,4 @@
-"""Cells of live ranks become programs that hold what the ranks lack."""
+"""Cells of live ranks become programs with everything that the ranks lack."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from xla_nb.errors import ShippingError
 notebook = pytest.fixture(opened_live)
 
 
-def test_a_name_of_the_ranks_is_not_missing_in_functions_of_the_notebook_or_is_of_both(notebook):
+def test_notebook_functions_find_names_of_ranks_and_shared_names_are_listed(notebook):
     notebook.run("lr = 1\ndef step(): return lr, x\ndef train(): return step()")
     notebook.cell("lr = x = 5")
     assert notebook.cell("train()") == (5, 5)
@@ -16,7 +16,7 @@ def test_a_name_of_the_ranks_is_not_missing_in_functions_of_the_notebook_or_is_o
     assert not notebook.program("1").both
 
 
-def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(notebook):
+def test_value_that_became_unsendable_fails_only_cells_that_need_it(notebook):
     notebook.run("held = [1]\ndef reads(): return held")
     notebook.cell("reads()")
     notebook.run("held.append((n for n in ()))")
@@ -33,7 +33,7 @@ def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(no
     assert notebook.cell("reads()") == [2]
 
 
-def test_a_name_that_a_function_does_not_find_is_told_in_cells_that_need_it(notebook):
+def test_missing_name_is_noted_only_in_cells_that_need_it(notebook):
     notebook.run("def reads(ask): return absent if ask else 0")
     notebook.cell("reads(False)")
     assert any("name 'absent' is not defined" in note for note in notebook.notes)
@@ -41,7 +41,7 @@ def test_a_name_that_a_function_does_not_find_is_told_in_cells_that_need_it(note
     assert notebook.notes == ()
 
 
-def test_a_name_that_the_notebook_gets_after_a_cells_function_is_found_by_it(notebook):
+def test_cell_function_finds_names_that_the_notebook_defines_later(notebook):
     notebook.cell("def asks(): return later()")
     notebook.run("def later(): return inner\ninner = 1")
     assert notebook.cell("asks()") == 1
@@ -50,12 +50,12 @@ def test_a_name_that_the_notebook_gets_after_a_cells_function_is_found_by_it(not
         notebook.cell("asks()")
     notebook.run("later = lambda: 2")
     assert notebook.cell("asks()") == 2
-    notebook.run("del inner")  # which ranks had
+    notebook.run("del inner")  # the ranks had it
     with pytest.raises(NameError):
         notebook.cell("inner")
 
 
-def test_future_imports_are_in_force_and_a_cell_of_comments_runs(notebook):
+def test_future_imports_apply_and_a_cell_of_comments_runs(notebook):
     notebook.run("from __future__ import annotations")
     assert notebook.cell("def f(x: Gone): ...\nf.__annotations__") == {"x": "Gone"}
     assert notebook.cell("# nothing") is None

@@ -1,4 +1,4 @@
-"""Which names statements bind and read, also compared with Python's own symbol tables."""
+"""Names that statements bind and read, also compared with Python's symbol tables."""
 
 import ast
 import symtable
@@ -41,7 +41,7 @@ NEWER = pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 
         ("class A:\n x = x", {"x"}, set()),
         ("class A:\n x = 1\n y = [x for _ in x]", {"x"}, set()),
         ("x: A\nx", {"A", "x"}, set()),
-        # A function wants names that may not be bound where it is called.
+        # A function needs names that may be unbound when it is called.
         ("n = 1\ndef f(): return n", set(), set()),
         ("def f(): return n\nn = 1\nf()", set(), set()),
         ("def f(): return n\nn = g()", {"g"}, {"n"}),
@@ -65,7 +65,7 @@ def test_names_read_now_and_later(source, now, later):
     assert (set(found.now), set(found.later)) == (now, later)
 
 
-#: Statements with the names that they may read before they are bound.
+#: Statements, and the names that they may read while unbound.
 UNBOUND = {
     "if a: b = 1\nelif c: b = 2\nelse: b = 3\nb": {"a", "c"},
     "if a: b = 1\nelif c: b = 2\nb": {"a", "c", "b"},
@@ -94,7 +94,7 @@ UNBOUND = {
 
 
 @pytest.mark.parametrize(("source", "unbound"), UNBOUND.items(), ids=range(len(UNBOUND)))
-def test_a_name_counts_as_bound_where_all_ways_there_bind_it(source, unbound):
+def test_name_counts_as_bound_only_if_all_paths_bind_it(source, unbound):
     assert names(source).now.keys() == unbound
 
 
@@ -106,8 +106,8 @@ FILES = [
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if (LIBRARY / f"{f}.py").exists()])
-def test_names_agree_with_pythons_own_symbol_tables(file):
-    """For every name that the file never binds."""
+def test_names_agree_with_pythons_symbol_tables(file):
+    """Compares the names that the file never binds."""
     source = (LIBRARY / f"{file}.py").read_text()
     found = names(source)
     expected: set[str] = set()
@@ -149,11 +149,11 @@ def test_names_agree_with_pythons_own_symbol_tables(file):
         ("class C:\n    class D:\n        global z\n        def z(self): pass", {"C", "z"}),
     ],
 )
-def test_names_bound_by_statements(source, bound):
+def test_bindings_lists_names_bound_by_statements(source, bound):
     assert bindings(compile(source, "", "exec", dont_inherit=True)) == bound
 
 
-def test_the_newest_binding_is_the_last_of_the_last_cell():
+def test_newest_binding_is_the_last_one_in_the_last_cell():
     texts = "a = 1\na = 2", "a = 3\na += 1\nb = 1", "def f():\n    global a\n    a = 5", "1+"
     cells = Cells([Cell(f"cell {n}", text) for n, text in enumerate(texts)])
     found = newest(cells, "a")

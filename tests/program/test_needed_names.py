@@ -1,5 +1,5 @@
-"""The names that a cell needs from the notebook; those missing there are bound by what runs on
-ranks, or told with their line."""
+"""Names that a cell needs from the notebook. Missing names are bound by code on ranks, or reported
+with their line."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ from xla_nb.program.build import build, build_call
 from xla_nb.program.cell_text import Cell
 
 
-def test_who_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(notebook):
+def test_notebook_functions_get_the_ranks_own_rank_with_a_note(notebook):
     (note,) = notebook.build("def f(i): return rank").notes
     assert re.search(r"'rank' is not defined.*Make it a parameter", note)
     notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
@@ -40,17 +40,17 @@ def test_who_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
         ("rank = 7\ndef where(): return rank", "def f(i): return where()"),
     ],
 )
-def test_nothing_is_told_of_rank_where_nobody_lacks_the_notebooks(notebook, before, cell):
+def test_no_note_about_rank_if_no_notebook_value_is_hidden(notebook, before, cell):
     notebook.run(before)
     assert notebook.build(cell).once == ()
 
 
-def test_a_star_import_hides_names_only_where_nobody_knows_what_it_binds(notebook, monkeypatch):
+def test_star_import_hides_missing_names_only_if_its_names_are_unknown(notebook, monkeypatch):
     (note,) = notebook.build("from os.path import *\njoin('o', 'k'), joinn").notes
     assert "'joinn' is not defined" in note
     assert notebook.build("from not_loaded_yet import *\nanything").notes == ()
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    notebook.run("rgb_to_hsv = 5")  # over which that of the new module is bound
+    notebook.run("rgb_to_hsv = 5")  # rebound by the star import
     program = notebook.build("from colorsys import *\nrgb_to_hsv(0, 0, 0)")
     assert (notebook.rank(program), program.notes) == ((0, 0, 0), ())
 
@@ -64,11 +64,11 @@ def test_a_star_import_hides_names_only_where_nobody_knows_what_it_binds(noteboo
         ("frame.query('a > @low').a.tolist()", [4]),
         ("f'{low}'", "3"),
         ("(lambda x=low: x)()", 3),
-        ("__vsc_ipynb_file__", "/home/me/a.ipynb"),  # a front end's name
-        ("max(5, 3), id, abs(-1), len([])", (2, 4, 1, 1)),  # over built-in ones
+        ("__vsc_ipynb_file__", "/home/me/a.ipynb"),  # set by a front end
+        ("max(5, 3), id, abs(-1), len([])", (2, 4, 1, 1)),  # these shadow built-ins
     ],
 )
-def test_names_that_code_asks_for_also_by_text_are_sent(notebook, asked, seen):
+def test_names_read_directly_or_by_string_are_sent(notebook, asked, seen):
     notebook.run(
         """
         import functools, pandas
@@ -106,16 +106,16 @@ def test_names_in_annotations_are_sent_and_may_be_missing_in_lazy_ones(notebook)
         ("a = (n for n in ())\ndef g(): return a", r"`a` \(builtins.generator, .*In\[2\], line 1"),
         ("b = a\n\ndef g(x=b): return 1", r"`g` \(builtins.function, .*In\[2\], line 3"),
     ],
-    ids=["a value", "a default of a function"],
+    ids=["a value", "a function default"],
 )
-def test_what_cannot_be_sent_is_refused_with_the_last_line_that_binds_it(notebook, cell, told):
+def test_unsendable_value_is_refused_with_the_last_line_that_binds_it(notebook, cell, told):
     notebook.run("a = (n for n in ())\ndef g(): return 1")
     notebook.run(cell)
     with pytest.raises(ShippingError, match=rf"Cannot send {told}\) to ranks: it"):
         notebook.build("def f(i): return g()")
 
 
-def test_a_list_among_the_arguments_has_its_name_too_and_what_cannot_be_sent_its_place(notebook):
+def test_list_argument_keeps_its_name_and_unsendable_argument_its_position(notebook):
     notebook.run("history = []\ndef f(i, held, *rest): return held")
     args = notebook.values["history"], [], 3
     program = build_call(notebook.values["f"], notebook.scope, args=args, name="c")
@@ -124,13 +124,13 @@ def test_a_list_among_the_arguments_has_its_name_too_and_what_cannot_be_sent_its
     assert "history" in program.details
     with pytest.raises(ShippingError, match=r"`args\[1\]`") as refused:
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
-    shown = "".join(traceback.format_exception(refused.value))  # where no front end shortens it
+    shown = "".join(traceback.format_exception(refused.value))  # as no front end shortens it
     assert shown.count("Traceback") == 1
 
 
 @pytest.fixture
 def package(local):
-    """A package of the user's own with modules in it."""
+    """An own package with submodules."""
     (local / "pack").mkdir()
     for module, text in {"__init__": "", "sub": "n = 4", "other": "n = 2"}.items():
         (local / "pack" / f"{module}.py").write_text(text)
@@ -146,9 +146,9 @@ def package(local):
             "class A:\n    def get(self): return p.sub.n\nA().get()",
         ),
     ],
-    ids=["what a function reads", "what the notebook has imported", "what a class reads"],
+    ids=["read by a function", "imported by the notebook", "read by a class"],
 )
-def test_a_module_inside_a_package_is_imported(notebook, package, imported, cell):
+def test_submodule_of_a_package_is_imported(notebook, package, imported, cell):
     notebook.run(imported)
     program = notebook.build(cell)
     for name in ("pack", "pack.sub"):
@@ -156,13 +156,13 @@ def test_a_module_inside_a_package_is_imported(notebook, package, imported, cell
     assert notebook.rank(program) == 4
 
 
-def test_imports_inside_packages_are_repeated_for_their_effect(notebook, package, local):
+def test_submodule_imports_are_repeated_for_their_side_effects(notebook, package, local):
     (local / "pack" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
     notebook.run("import pack.plugins\nimport pack.other as other")
     assert notebook.build("def f(i): return 1").imports == ("pack.plugins",)
 
 
-def test_a_name_bound_before_use_and_ipythons_own_builtins_are_not_sent(notebook):
+def test_names_bound_before_use_and_ipython_builtins_are_not_sent(notebook):
     notebook.run("n = 5\nfile = open('/dev/null')\nk = 1")
     program = notebook.build("n = 1\nwith open('/dev/null') as file: k\nfile, n")
     notebook.values["file"].close()
@@ -176,7 +176,7 @@ def test_a_name_bound_before_use_and_ipythons_own_builtins_are_not_sent(notebook
 
 
 @pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
-def test_a_notebook_has_no_file_of_its_own_and_may_ask_for_it(notebook, cell):
+def test_dunder_file_is_reported_missing_and_can_be_tested_for(notebook, cell):
     notebook.run("def g(): return __file__")
     for source in (cell, "def f(i): return g()"):
         (note,) = notebook.build(source).notes
@@ -209,21 +209,21 @@ class Setup:
         ("def init():\n    class A:\n        global model\n        model = [1]", "init()"),
     ],
 )
-def test_a_name_that_the_notebooks_function_binds_need_not_be_there(notebook, cell, call, reader):
+def test_names_bound_by_notebook_functions_are_not_reported_missing(notebook, cell, call, reader):
     notebook.run(cell)
     program = notebook.build(reader.format(call), entry="f")
     assert (notebook.rank(program), program.notes) == ([1], ())
 
 
-def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
+def test_function_passed_as_argument_can_bind_a_global(notebook):
     notebook.run(INIT)
     launched = "def f(i, go):\n    go()\n    return model"
     assert notebook.launch(launched, notebook.values["init"]) == [1]
 
 
-def told(notebook, launched, place):
-    """The one note of the program, which says that a name is missing there: in the second cell's
-    third line, if `place` is "2:3"."""
+def build_with_note(notebook, launched, place):
+    """Build a program, and return it with its one note, which reports a missing name at `place`:
+    "2:3" is the third line of the second cell."""
     program = notebook.build(launched, entry="f" if "def f(" in launched else None)
     (note,) = program.notes
     cell, _, line = place.partition(":")
@@ -232,20 +232,20 @@ def told(notebook, launched, place):
     return program, note
 
 
-#: What ranks do not get to: the notebook's cell, the launched one and the place of the note.
+#: Missing names that ranks do not reach: notebook cell, launched cell, place in the note.
 NOT_READ = {
-    "a method that nothing calls by its name": (
+    "a method that is never called": (
         "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\nm = M()",
         "def f(i): return m.run()",
         "1:3 of `M.debug`",
     ),
-    "a condition of it": ("", "def f(i):\n    if i: gone\n    return 'ok'", "2:2 of `f`"),
-    "what handles errors": (
+    "a branch not taken": ("", "def f(i):\n    if i: gone\n    return 'ok'", "2:2 of `f`"),
+    "an exception handler": (
         "",
         "def f(i):\n    try: return 'ok'\n    except ValueError: print(gone)",
         "2:3 of `f`",
     ),
-    "one that is local elsewhere": (
+    "a name that is local elsewhere": (
         "def g(x=0):\n    if x: gone\ndef gone_too(): return absent",
         "def f(i):\n    gone, gone_too = 'ok', g\n    gone_too()\n    return gone",
         "1:2 of `g`",
@@ -254,25 +254,25 @@ NOT_READ = {
 
 
 CALLS = "def g(i):\n    return gone\ndef h(): return g(1)"
-#: What they do get to.
+#: Missing names that ranks reach.
 READ = {
     "the launched function": ("", "def f(i): return gone", "2:1"),
-    "a function inside": ("", "def f(i):\n    def inner(): return gone\n    return inner()", "2:2"),
-    "an object": ("", "class A:\n    def __init__(self): gone\ndef f(i): A()", "2:2"),
+    "a nested function": ("", "def f(i):\n    def inner(): return gone\n    return inner()", "2:2"),
+    "a constructor": ("", "class A:\n    def __init__(self): gone\ndef f(i): A()", "2:2"),
     "a wrapped function": (
         "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
         "    def inner(*args): return f(*args)\n    return inner",
         "@deco\ndef f(i): return gone",
         "2:2",
     ),
-    "a function of the notebook": (CALLS, "def f(i): return h()", "1:2"),
-    "what a function binds that is not sent": (INIT, "def f(i): return model", "2:1"),
-    "what a function has for itself": (
+    "a notebook function": (CALLS, "def f(i): return h()", "1:2"),
+    "a global bound by a function that is not sent": (INIT, "def f(i): return model", "2:1"),
+    "a name local to another function": (
         "def g():\n    model = 1\n    return model",
         "def f(i): return g(), model",
         "2:1",
     ),
-    "what a function of another namespace binds there": (
+    "a global bound in another namespace": (
         f"ns = {{}}\nexec({INIT!r}, ns)\ninit = ns['init']",
         "def f(i):\n    init()\n    return model",
         "2:3",
@@ -281,27 +281,27 @@ READ = {
 
 
 @pytest.mark.parametrize("missing", [*NOT_READ.values(), *READ.values()], ids=[*NOT_READ, *READ])
-def test_a_name_that_is_missing_is_told_and_raises_where_ranks_get_to_it(notebook, missing):
+def test_missing_name_is_noted_and_raises_only_if_reached(notebook, missing):
     cell, launched, place = missing
     notebook.run(cell)
-    program, _ = told(notebook, launched, place)
+    program, _ = build_with_note(notebook, launched, place)
     with nullcontext() if missing in NOT_READ.values() else pytest.raises(NameError):
         assert notebook.rank(program) == "ok"
 
 
-def test_a_note_names_the_cell_that_deleted_a_name_or_assigns_it_and_one_that_is_alike(notebook):
+def test_note_names_the_cell_that_deleted_or_assigns_a_name_and_similar_names(notebook):
     notebook.run("data = {}\nlosses = []")
     notebook.run("del data")
-    _, note = told(notebook, "def f(i): return data", "3:1")
+    _, note = build_with_note(notebook, "def f(i): return data", "3:1")
     assert "notebook. Cell In[2] deleted it. A rank" in note
-    _, note = told(notebook, "def f(i): return loses", "4:1")
+    _, note = build_with_note(notebook, "def f(i): return loses", "4:1")
     assert "Did you mean losses?" in note
-    notebook.cells.append(Cell("Cell In[5]", "lost = 3\nlost"))  # on ranks
-    _, note = told(notebook, "def f(i): return lost", "6:1")
+    notebook.cells.append(Cell("Cell In[5]", "lost = 3\nlost"))  # executed on ranks
+    _, note = build_with_note(notebook, "def f(i): return lost", "6:1")
     assert "Cell In[5] assigns it, but the notebook does not" in note
 
 
-def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
+def test_note_says_that_ranks_do_not_get_ipython_history(notebook):
     notebook.run("def g(): return _ + 1")
     cell = Cell("Cell In[2]", "Out, g()")
     scope = replace(notebook.scope, history={"_", "Out"})
@@ -327,7 +327,7 @@ def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
         "def f(i):\n    global made\n    made = 'ok'\n    return g()\ndef g(): return made",
     ],
 )
-def test_a_name_that_is_looked_for_or_bound_elsewhere_or_late_is_not_told(notebook, launched):
+def test_names_guarded_or_bound_by_other_means_are_not_reported_missing(notebook, launched):
     program = notebook.build(launched, entry="f")
     assert not program.notes
     assert notebook.rank(program) == "ok"

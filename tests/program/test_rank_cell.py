@@ -1,4 +1,4 @@
-"""A cell that ranks run themselves; the entry of one that defines a function, and its arguments."""
+"""Cells that ranks run, the entry function of a cell, and its arguments."""
 
 import sys
 
@@ -18,15 +18,21 @@ from xla_nb.program.rank_cell import rank_cell
         ("", "was = made()\nclass A:\n    n = 'new'\nwas, A.n", ("old", "new")),
         ("def same(fn): return fn", "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n", 1),
     ],
-    ids=["statements below the entry", "names of ranks", "redefined", "in a function", "feeds"],
+    ids=[
+        "statements below the entry",
+        "rank variables",
+        "redefined class",
+        "redefined class used in a function",
+        "form feeds",
+    ],
 )
-def test_a_cell_gives_what_it_would_in_the_notebook(notebook, before, cell, expected):
+def test_cell_returns_what_it_would_in_the_notebook(notebook, before, cell, expected):
     notebook.run("class A:\n    n = 'old'\ndef made(): return A().n")
     notebook.run(before)
     assert notebook.launch(cell) == expected
 
 
-def test_a_cell_with_nothing_to_run_or_a_syntax_error_is_refused_with_text_and_caret(notebook):
+def test_cells_with_nothing_to_run_or_a_syntax_error_are_refused(notebook):
     for text in ("# nothing\n", "import os\n", "class A: pass\n"):
         with pytest.raises(ProgramError, match="nothing for ranks to run"):
             notebook.build(text)
@@ -36,18 +42,18 @@ def test_a_cell_with_nothing_to_run_or_a_syntax_error_is_refused_with_text_and_c
     assert str(caught.value).splitlines()[1:] == ["        retrun 1", "               ^"]
 
 
-def test_a_relative_import_fails_as_in_the_notebook(notebook):
+def test_relative_import_fails_as_in_the_notebook(notebook):
     with pytest.raises(ImportError, match="attempted relative import with no known parent package"):
         notebook.launch("x = 1\nfrom . import x")
 
 
-def test_magics_of_an_earlier_function_are_checked(notebook):
+def test_magics_in_earlier_functions_are_checked(notebook):
     notebook.run("def g():\n    get_ipython().run_line_magic('timeit', 'x')")
     with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: %timeit"):
         notebook.build("def f(i): return g()")
 
 
-def test_a_cells_future_imports_are_in_force_and_no_names_of_its(notebook):
+def test_future_imports_of_a_cell_apply_but_bind_no_names(notebook):
     cell = "#\nfrom __future__ import annotations\ndef f(x: Missing): pass\nf.__annotations__"
     with pytest.raises(ProgramError, match="nothing"):
         notebook.build("from __future__ import annotations\nimport os")
@@ -59,7 +65,7 @@ def test_a_cells_future_imports_are_in_force_and_no_names_of_its(notebook):
     assert notebook.rank(made) == 1
 
 
-def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatch, tmp_path):
+def test_import_sees_the_effects_of_earlier_statements(notebook, monkeypatch, tmp_path):
     (tmp_path / "asks_for_it.py").write_text("import os\nfound = os.environ.get('SET_BY_A_CELL')")
     monkeypatch.setenv("SET_BY_A_CELL", "before")
     monkeypatch.setattr("sys.path", [*sys.path])
@@ -80,14 +86,21 @@ def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatc
         ("def f(i):\n    def g():\n        yield 1\n    return list(g())", None, [1]),
         ("@inject\ndef f(i, cfg): return cfg", None, "cfg"),
     ],
-    ids=["first", "of the notebook", "imported", "under an if", "with a generator", "decorated"],
+    ids=[
+        "first function",
+        "notebook function",
+        "imported",
+        "under an if",
+        "with a nested generator",
+        "decorated",
+    ],
 )
-def test_the_entry_is_the_function_that_is_named_or_the_last(notebook, cell, entry, returned):
+def test_entry_is_the_named_function_or_the_last_one(notebook, cell, entry, returned):
     notebook.run("lr = 0.1\ndef train(i): return lr\ndef inject(f): return lambda i: f(i, 'cfg')")
     assert notebook.launch(cell, entry=entry) == returned
 
 
-def test_a_misspelled_entry_is_refused_with_suggestions_and_missing_arguments_with_a_call(notebook):
+def test_refusals_suggest_a_similar_entry_and_a_call_with_missing_arguments(notebook):
     told = r"no function named trian\. Did you mean train\?.*: train, eval_\."
     with pytest.raises(ProgramError, match=told):
         notebook.build("def train(i): pass\ndef eval_(i, lr): pass", entry="trian")
@@ -104,12 +117,12 @@ def test_a_misspelled_entry_is_refused_with_suggestions_and_missing_arguments_wi
         ("i, lock, lr=2", (), True),
         ("i, *, lock", (), True),
         ("i, lock=None", (), True),
-        ("i, lock", (1,), False),  # it is passed
+        ("i, lock", (1,), False),  # the argument fills it
         ("*args", (1, 2), False),
-        ("lock", (), False),  # the rank's index comes first
+        ("lock", (), False),  # the first parameter gets the rank
     ],
 )
-def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args, takes_lock):
+def test_unfilled_lock_parameter_receives_the_lock(notebook, signature, args, takes_lock):
     program = notebook.build(f"def f({signature}): return 1", args=args)
     assert program.takes_lock is takes_lock
     assert notebook.rank(program) == 1
@@ -136,7 +149,7 @@ def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args,
         ("def f(i, lr=None, /, *, lock): 1", None, (1, 2), "too many positional"),
     ],
 )
-def test_an_entry_that_cannot_be_called_so_is_refused(notebook, cell, entry, args, told):
+def test_entries_that_cannot_be_called_are_refused(notebook, cell, entry, args, told):
     notebook.run("number = 3")
     with pytest.raises(ProgramError, match=told):
         notebook.build(cell, entry=entry, args=args)

@@ -1,4 +1,4 @@
-"""An exception of the user's code, as the notebook shows it."""
+"""Exceptions from user code, as the notebook shows them."""
 
 import linecache
 import textwrap
@@ -31,20 +31,20 @@ def define(source, label=CELL, **names):
 
 
 def raised(call, *args):
-    """The exception of a call, without this file's frame in its traceback."""
+    """The exception that a call raises, without this file's frame in its traceback."""
     with pytest.raises(BaseException) as caught:
         call(*args)
     return caught.value.with_traceback(caught.tb.tb_next)
 
 
 def failure(source, **names):
-    """The failure when a cell's function `f` is called as a rank calls it."""
+    """The failure of a cell's function `f`, called as a rank calls it."""
     table = ModuleMap({}, OTHER, body="f()")
     loader.remember(OTHER, "f()")
     return tracebacks.tell(raised(loader.run_body, table, define(source, **names)), {CELL})
 
 
-def test_a_traceback_starts_at_the_first_cell_and_outside_the_notebook_below_xla_nb():
+def test_traceback_starts_at_the_first_cell_or_below_xla_nb():
     got = failure("def f():\n    raise ValueError('boom')")
     assert got.message == "boom"
     assert got.text == (
@@ -61,7 +61,7 @@ def test_a_traceback_starts_at_the_first_cell_and_outside_the_notebook_below_xla
     assert (got.text, got.place) == ("ValueError: bare", "")
 
 
-def test_causes_are_told_from_the_first_cell_on_too_and_frames_of_several_cells_are_kept():
+def test_causes_start_at_the_first_cell_and_frames_of_all_cells_are_kept():
     def above():  # JAX gives a cause the frames of the whole process
         define("def f():\n    raise ValueError('boom')")["f"]()
 
@@ -79,7 +79,7 @@ def test_causes_are_told_from_the_first_cell_on_too_and_frames_of_several_cells_
     assert "return g()" in got.text and "return 1 / 0" in got.text
 
 
-def test_of_an_error_that_xla_nb_raises_or_passes_on_only_the_users_lines_are_shown():
+def test_errors_raised_or_passed_on_by_xla_nb_show_only_user_lines():
     got = failure("def f():\n    len(progress(iter([])))", progress=reporting.progress)
     lines = [line for line in got.text.splitlines() if line.strip("~^ ")]  # marks, from 3.13 on
     assert lines == [
@@ -92,13 +92,13 @@ def test_of_an_error_that_xla_nb_raises_or_passes_on_only_the_users_lines_are_sh
     got = failure(cell, progress=reporting.progress)
     files = [line for line in got.text.splitlines() if line.startswith("  File")]
     assert [line.split(", ")[0] for line in files] == ['  File "Cell In[3]"'] * 2
-    got = failure("def f():\n    spans(5)", spans=wording.ranks)  # a fault of xla_nb
+    got = failure("def f():\n    spans(5)", spans=wording.ranks)  # a bug in xla_nb
     assert got.text.splitlines()[-1].startswith("TypeError: 'int' object is not iterable")
     assert wording.__file__ in got.text
 
 
 @pytest.mark.parametrize("call", ["functional.cross_entropy(x, y)", "functional.conv2d(x, x)"])
-def test_an_operation_that_is_noted_fails_as_any(call):
+def test_recorded_operation_fails_like_any_other(call):
     torch = pytest.importorskip("torch")
     names = {"functional": torch.nn.functional, "x": torch.ones(2, 3), "y": torch.ones(1).long()}
     cell = f"def f():\n    with mode:\n        {call}"
@@ -107,23 +107,23 @@ def test_an_operation_that_is_noted_fails_as_any(call):
     assert noted == plain
 
 
-#: What a cell does, and the kind, the place and parts of the text that are told of its error.
+#: Cell, and the kind, line and parts of the text of its error.
 TOLD = {
-    "the innermost line of the notebook and what it called": (
+    "the innermost notebook line and its calls": (
         "import textwrap\ndef g():\n    textwrap.wrap('a', 0)\ndef f():\n    g()",
         "ValueError",
         3,
         ["    textwrap.wrap('a', 0)\n", f'  File "{textwrap.__file__}"'],
     ),
-    "notes, and the notebook's own error without its module": (
+    "notes, and a notebook error class without its module": (
         "class Odd(Exception): pass\ndef f():\n    e = Odd('v')\n    e.add_note('mind the gap')\n"
         "    raise e",
         "Odd",
         5,
         ["\nOdd: v\nmind the gap"],
     ),
-    "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
-    "a library's error by its module and its contexts first": (
+    "sys.exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
+    "a library error with its module, after its contexts": (
         "import json\ndef f():\n    try:\n        try: {}['key']\n        except KeyError: 1 / 0\n"
         "    except ZeroDivisionError: json.loads('{')\n",
         "json.decoder.JSONDecodeError",
@@ -134,7 +134,7 @@ TOLD = {
             "ZeroDivisionError: division by zero\n\nDuring",
         ],
     ),
-    "each error of a group with its line": (
+    "a group with the line of each error": (
         "def part(n):\n    raise ValueError(f'part {n}')\ndef f():\n    errors = []\n"
         "    for n in (1, 2):\n        try: part(n)\n"
         "        except ValueError as error: errors.append(error)\n"
@@ -158,7 +158,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("source", "kind", "line", "parts"), TOLD.values(), ids=TOLD)
-def test_it_is_told(source, kind, line, parts):
+def test_failure_has_the_kind_place_and_text_of_the_error(source, kind, line, parts):
     got = failure(source, __name__="__main__")
     assert (got.kind, got.place) == (kind, f"Cell In[3], line {line}")
     assert "xla_nb/" not in got.text
@@ -167,14 +167,14 @@ def test_it_is_told(source, kind, line, parts):
         at = got.text.index(part, at) + len(part)
 
 
-def test_a_suppressed_context_is_left_out_and_an_error_whose_str_raises_says_so():
+def test_suppressed_context_is_omitted_and_a_raising_str_is_reported():
     got = failure("def f():\n    try: {}['key']\n    except KeyError: raise ValueError() from None")
     assert "KeyError: 'key'" not in got.text
     odd = "class Odd(Exception):\n    def __str__(self): 1 / 0\ndef f():\n    raise Odd()"
     assert failure(odd).message == "<its str() raised ZeroDivisionError>"
 
 
-def test_infinite_recursion_has_a_short_traceback_that_tells_how_often_a_line_is_repeated():
+def test_recursion_has_a_short_traceback_that_counts_repeated_lines():
     got = failure("def f(n=0):\n    return f(n + 1) if n < 600 else 1 / 0")
     assert "[Previous line repeated 598 more times]" in got.text
     assert (got.kind, got.place) == ("ZeroDivisionError", "Cell In[3], line 2")
@@ -196,7 +196,7 @@ def where(source=TWO_PLACES, error="ValueError", word="w", one=True):
     return failure(source.format(error=error, word=word, one=one)).where
 
 
-def test_errors_are_the_same_by_kind_and_lines_whatever_they_say():
+def test_errors_are_the_same_if_kind_and_lines_match_despite_their_messages():
     assert where(word="on 1") == where(word="on 2")
     assert where(one=True) != where(one=False)
     assert where(error="ValueError") != where(error="TypeError")
@@ -205,7 +205,7 @@ def test_errors_are_the_same_by_kind_and_lines_whatever_they_say():
 
 @pytest.fixture
 def blocked():
-    """A thread that waits in a function of a cell."""
+    """A thread blocked in a function of a cell."""
     inside, leave = threading.Event(), threading.Event()
     wait = define(
         "def outer():\n    wait()\ndef wait():\n    inside.set() or leave.wait()",
@@ -220,17 +220,17 @@ def blocked():
     thread.join()
 
 
-def test_a_thread_has_its_innermost_line_of_the_notebook_and_a_stack_from_there(blocked):
+def test_thread_has_its_innermost_notebook_line_and_the_stack_from_its_first(blocked):
     place, stack = tracebacks.locate(blocked.ident, LABELS)
     assert place == tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
     assert stack.startswith('  File "Cell In[3]", line 2, in outer\n    wait()\n')
     assert "_bootstrap" not in stack
-    place, stack = tracebacks.locate(blocked.ident, set())  # it is outside the notebook
+    place, stack = tracebacks.locate(blocked.ident, set())  # no notebook frames
     assert place == tracebacks.innermost(blocked.ident, set()) == ""
     assert "_bootstrap" in stack
 
 
-def test_the_stack_of_a_thread_ends_where_it_called_xla_nb_and_one_that_has_ended_is_said_to():
+def test_thread_stack_ends_where_it_called_xla_nb_and_an_ended_thread_is_reported():
     names, told = define("def f(call):\n    call()"), []
     names["f"](lambda: told.extend(tracebacks.locate(threading.get_ident(), LABELS)))
     place, stack = told

@@ -24,21 +24,21 @@ from xla_nb.pickling.pickler import packed
 
 #: Tests whose values differ on purpose, by a part of their names, and why.
 ON_PURPOSE = {
-    "what_is_not_sent_is_told_as_dead": "a weak reference is dead",
-    "others_on_a_rank": "pandas' counts are not pickled a second time",
-    "[values and arrays of multiprocessing]": "descriptors of files have other numbers",
+    "weak_references_to_unsent_objects": "a weak reference is dead",
+    "others_unchanged_on_ranks": "pandas' counts are not pickled a second time",
+    "[multiprocessing values and arrays]": "descriptors of files have other numbers",
     "[dataclass sentinels]": "two equal tuples of constants are one in the notebook",
-    "[an optimizer of the notebook]": "torch adds defaults where it is opened",
-    "gives them back, as a dict]": "the class's `__setstate__` adds an attribute",
-    "[a container whose class notes what is put into it]": "so does this one's",
-    "[a way of its own to give and take its attributes]": "and this one's",
-    "[a class that says itself how it is pickled]": "as something else",
-    "tells copyreg that it": "as something else",
-    "[an instance whose class uses names while": "its `__setstate__` computes",
-    "[a hash that reads such a container from outside]": "a set's order is by hash",
+    "[an optimizer defined in the notebook]": "torch adds defaults where it is opened",
+    "[the __dict__ of an object with __setstate__]": "the class's `__setstate__` adds an attribute",
+    "[a container whose class records insertions]": "so does this one's",
+    "[a class with __getstate__ and __setstate__]": "and this one's",
+    "[a class with __reduce_ex__]": "as something else",
+    "[a notebook class registered with copyreg]": "as something else",
+    "[an instance's __setstate__ finds the globals it uses]": "its `__setstate__` computes",
+    "[a hash that reads another object's set]": "a set's order is by hash",
     "[bound and constraints]": "cloudpickle knows the type variable in this very process",
     "test_absl_flags": "a set's order is by hash",
-    "[a shared mapping]": "the test sends a copy of it",
+    "[shared mapping]": "the test sends a copy of it",
 }
 
 

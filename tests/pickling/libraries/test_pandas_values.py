@@ -1,4 +1,4 @@
-"""pandas objects that share memory stay apart where one of them is written to."""
+"""pandas objects that share memory stay independent when one is written to."""
 
 import os
 
@@ -17,27 +17,27 @@ names = pd.Index(df["id"])
 renamed, kinds = df.rename(columns=str.upper), df["y"].astype("category")
 parts = [kinds, kinds[:2]]
 """
-#: What is written to, and what must be as it was.
+#: Write, expression to check, expected value.
 WRITTEN = {
-    "a column of it": ('df.loc[0, "y"] = 9', "y[0], df.y[0]", (0.0, 9.0)),
-    "what the column is of": ("y.iloc[0] = 5", "df.y[0], y[0]", (0.0, 5.0)),
-    "rows of it": ("head.iloc[0, 0] = 8", "df.x[0], alike.x[0]", (1.0, 1.0)),
+    "a frame with a separate column": ('df.loc[0, "y"] = 9', "y[0], df.y[0]", (0.0, 9.0)),
+    "a column of a frame": ("y.iloc[0] = 5", "df.y[0], y[0]", (0.0, 5.0)),
+    "the first rows of a frame": ("head.iloc[0, 0] = 8", "df.x[0], alike.x[0]", (1.0, 1.0)),
     "a shallow copy": ("alike.iloc[0, 0] = 8", "df.x[0], X.x[0]", (1.0, 1.0)),
-    "renamed columns": ("renamed.iloc[0, 0] = 8", "df.x[0]", 1.0),
-    "what an index was made of": ('df.loc[0, "id"] = 1', "names[0], keyed.index[0]", (7, 7)),
-    "a category": ("parts[1].iloc[0] = 1.0", "kinds[0], parts[0][0]", (0.0, 0.0)),
+    "a frame with renamed columns": ("renamed.iloc[0, 0] = 8", "df.x[0]", 1.0),
+    "the source column of an index": ('df.loc[0, "id"] = 1', "names[0], keyed.index[0]", (7, 7)),
+    "a slice of a categorical": ("parts[1].iloc[0] = 1.0", "kinds[0], parts[0][0]", (0.0, 0.0)),
 }
 
 
 @pytest.mark.parametrize(("write", "asked", "expected"), WRITTEN.values(), ids=WRITTEN)
-def test_writing_to_one_of_them_leaves_the_others_on_a_rank(notebook, write, asked, expected):
+def test_writing_to_one_object_leaves_others_unchanged_on_ranks(notebook, write, asked, expected):
     notebook.run(TABLES)
     got = notebook.launch(f"def f(rank):\n    {write}\n    return {asked}")
     assert got == expected
 
 
 @pytest.mark.parametrize(("write", "asked", "expected"), WRITTEN.values(), ids=WRITTEN)
-def test_it_does_so_in_results(notebook, write, asked, expected):
+def test_writing_to_one_object_leaves_others_unchanged_in_results(notebook, write, asked, expected):
     notebook.run(TABLES)
     names = "df", "y", "X", "head", "alike", "keyed", "names", "renamed", "kinds", "parts"
     held = dict(zip(names, returned([notebook.values[n] for n in names], {}), strict=True))
@@ -45,7 +45,7 @@ def test_it_does_so_in_results(notebook, write, asked, expected):
     assert eval(asked, held) == expected
 
 
-def test_what_they_share_is_sent_once(notebook):
+def test_shared_memory_is_sent_once(notebook):
     notebook.run(
         "import pandas as pd, numpy as np\n"
         "df = pd.DataFrame({'x': np.zeros(1_000_000)})\nparts = [df['x'], df.head(10), df]"
