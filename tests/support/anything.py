@@ -1,7 +1,6 @@
-"""Generated cells and option lines: anything that somebody, or a paste, may put after a magic.
+"""Generated cells and option lines: anything that a user may type or paste after a magic.
 
-Most are nearly right. What they name is half of the time what the notebook of tests/test_anything
-has.
+Most are almost valid. About half of the names in them exist in the notebook of tests/test_anything.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from xla_nb.run.options import OPTIONS
 
-#: What the notebook holds: plain values, code, and what cannot be sent (`lines`).
+#: Names in the notebook: plain values, code, and a value that cannot be sent (`lines`).
 HELD = ["n", "box", "twice", "Net", "net", "math", "lines", "größe", "chained"]
-#: What an earlier launched cell defines.
+#: Names that an earlier launched cell defines.
 LAUNCHED = ["scale", "Shape", "shared", "ten"]
 NAMES = [*HELD, *LAUNCHED, "f", "g", "rank", "nowhere", "Net2", "ﬁne", "print", "open", "__name__"]
 
@@ -64,7 +63,7 @@ STATEMENTS = [
     "'long LONG' + EXPR", "NAME = LONG2", "µ = ª = 1", "NAME = NAME\u00a0+ 1", "“x”", "x\u200b = 1",
 ]  # fmt: skip
 
-#: Text made of a number of levels, or of parts.
+#: Texts with a given number of levels or parts.
 DEEP = [
     lambda n: "(" * n + ")" * n,
     lambda n: "x = " + "[" * n + "]" * n,
@@ -107,7 +106,7 @@ class _Writer:
         return options[self.number() % len(options)]
 
     def filled(self, template: str, depth: int) -> str:
-        """A template with its capital words filled in; `depth` ends what is in each other."""
+        """A template with its capital words filled in; `depth` limits the nesting."""
         parts = []
         while template:
             for word, write in (
@@ -139,7 +138,7 @@ class _Writer:
         return f"\n{' ' * indent}{text}\n"
 
     def valid(self, kind: str) -> str:
-        """Something that parses, of what comes; after a few attempts a plain one."""
+        """The next text that compiles; after a few attempts, a plain one."""
         for _ in range(6):
             text = self.statement() if kind == "exec" else self.expression()
             try:
@@ -154,7 +153,7 @@ class _Writer:
 
 @st.composite
 def cells(draw: st.DrawFn) -> str:
-    """The text of a cell below its magic."""
+    """Text of a cell, below its magic."""
     writer = _Writer(iter(draw(st.lists(st.integers(0, 10**6), min_size=30, max_size=90))))
     kind = writer.number() % 20
     if kind == 0:
@@ -220,9 +219,9 @@ ARGUMENTS = [
 
 @st.composite
 def lines(draw: st.DrawFn) -> str:
-    """The text of a line behind its magic."""
+    """Text of a magic line, after the magic's name."""
     writer = _Writer(iter(draw(st.lists(st.integers(0, 10**6), min_size=12, max_size=40))))
-    if writer.number() % 2:  # nothing else that could be refused first
+    if writer.number() % 2:  # a lone option, with nothing else to refuse first
         return _option(writer)
     words = [writer.pick(WORDS)] if writer.number() % 4 == 0 else []
     words += [_option(writer) for _ in range(writer.number() % 5)]
@@ -231,7 +230,7 @@ def lines(draw: st.DrawFn) -> str:
     return writer.pick([" ", " ", " ", "  ", "\t"]).join(words)
 
 
-#: For each option, words that may be right.
+#: Values that each option may accept.
 _RIGHT = {
     "-n": ["1", "2", "8"], "--runtime": ["xla", "spmd", "torchax"], "--on": ["local", "ray"],
     "--hosts": ["1", "2"], "--slices": ["1", "2", "3"], "--wait": ["5", "2m"], "--env": ["A=1"],

@@ -1,9 +1,8 @@
-"""Whether what a rank has opened is what was sent: both are pickled, name by name, and compared.
+"""Checks that a rank opened what was sent: both are pickled, name by name, and compared.
 
-What a name leads to is pickled as for live ranks: the names that code has are no part of it, and
-classes and functions are told by numbers in the order in which they are met, each pickled on its
-own. So what is lost without a rule of its own (an attribute, a registry, which objects are one)
-makes another pickle.
+Values are pickled as for live ranks: the names that code uses are not included, and classes and
+functions are numbered in the order in which they are met, each pickled separately. Anything lost
+without a rule for it (an attribute, a registry, the identity of shared objects) changes the pickle.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xla_nb.pickling import module_objects
 from xla_nb.pickling.functions_and_classes import Notebook
 from xla_nb.pickling.pickler import packed
 
-#: Tests whose values differ on purpose, by a part of their names, and why.
+#: Tests whose values differ on purpose: part of the test's name, and the reason.
 ON_PURPOSE = {
     "weak_references_to_unsent_objects": "a weak reference is dead",
     "others_unchanged_on_ranks": "pandas' counts are not pickled a second time",
@@ -47,7 +46,7 @@ def of(
     labelled: Callable[[types.CodeType], types.CodeType | None] = lambda code: code,
     follow: bool = True,
 ) -> dict[str, bytes]:
-    """The pickle of each of these values, and, to `follow`, of each definition they lead to."""
+    """The pickle of each value and, with `follow`, of each definition that they refer to."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     if any(part in test for part in ON_PURPOSE):
         return {}
@@ -58,7 +57,7 @@ def of(
     for name, token, value in todo:
         unit = live.part_of({token: value} if token else {}, EVERYTHING)
         made = packed({} if token else {name: value}, unit, UnitPickler)
-        held.append(made)  # or another object gets the number of one that was made for this pickle
+        held.append(made)  # so that no other object reuses the id of a temporary one
         found[name] = bytes(made.stream) + b"".join(bytes(one.raw()) for one in made.buffers)
         fresh = {key: one for key, one in unit.refers.items() if key not in seen}
         seen |= fresh.keys()
@@ -68,7 +67,7 @@ def of(
 
 
 def compare(sent: Mapping[str, bytes], opened: Mapping[str, bytes]) -> None:
-    """Raises AssertionError, which shows what differs first."""
+    """Raise AssertionError with the first difference."""
     for (name, one), (other, its) in itertools.zip_longest(
         sent.items(), opened.items(), fillvalue=("nothing", b"")
     ):
@@ -77,7 +76,7 @@ def compare(sent: Mapping[str, bytes], opened: Mapping[str, bytes]) -> None:
 
 
 def _first(ours: list[str], theirs: list[str]) -> str:
-    """Where two pickles part."""
+    """Describe the first difference between two pickles."""
     for n, (one, other) in enumerate(itertools.zip_longest(ours, theirs, fillvalue="the end")):
         if one != other:
             return "\n".join([*ours[max(0, n - 12) : n], f"sent:   {one}", f"opened: {other}"])
@@ -85,14 +84,14 @@ def _first(ours: list[str], theirs: list[str]) -> str:
 
 
 def _lines(made: bytes) -> list[str]:
-    """The operations of pickles, texts in place of references to them: which equal texts are one
-    object is another process's affair."""
+    """The operations of pickles, with references to text replaced by the text: equal texts may be
+    one object in one process and two in another."""
     stream, lines, memo, objects = io.BytesIO(made), list[str](), dict[int, str](), 0
-    last: str | None = None  # the text that was read last
+    last: str | None = None  # the text read last
     while stream.tell() < len(made):
         try:
             operations = list(pickletools.genops(stream))
-        except ValueError:  # the memory beside them
+        except ValueError:  # out-of-band buffers
             lines.append(made[stream.tell() :].hex())
             break
         for operation, argument, _ in operations:

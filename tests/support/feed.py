@@ -1,4 +1,4 @@
-"""Events of a run from a test's own socket, in place of an engine's."""
+"""Run events from a test's own socket instead of an engine's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xla_nb.messages.events import Event
 
 
 class Feed:
-    """`why` tells how the process that looks after the run has ended; it never does by itself."""
+    """`why` says how the process that supervises the run ended; it ends only if killed."""
 
     def __init__(self, sock: socket.socket, why: Callable[[], str] = lambda: "") -> None:
         self._sock = sock

@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def environment() -> dict[str, str]:
-    """For a launcher: it imports `tests` as a package, so its pickles load in the tests."""
+    """Environment of a launcher: it imports `tests` as a package, so tests can load its pickles."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def fork_job(run: Callable[[], object]) -> int:
-    """Call `run` in a child process, which then exits with 0, or 1 on error; returns its pid."""
+    """Call `run` in a child process that exits with 0, or 1 on error, and return its pid."""
     pid = os.fork()
     if pid:
         return pid

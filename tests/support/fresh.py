@@ -1,6 +1,6 @@
-"""What a rank computes where no module is as the notebook has made it: in a new process.
+"""Runs programs in a new process, which has none of the notebook's changes to modules.
 
-The processes are forked from one that has imported torch, and no module of the user's.
+The processes are forked from one that has imported torch, but none of the user's modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _servers: list[subprocess.Popen[str]] = []
 
 
 def fork_server() -> Iterator[None]:
-    """For the fixture `fresh_processes`."""
+    """Start the process that they are forked from, for the fixture `fresh_processes`."""
     command = [sys.executable, "-m", "tests.support.fresh"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -42,13 +42,13 @@ def fork_server() -> Iterator[None]:
 
 
 def _returned(program: Program) -> tuple[str, str]:
-    """What the entry of a program returns for rank 0, and what a rank notes, as `repr` has them."""
+    """The repr of what a program's entry returns on rank 0, and the repr of the rank's notices."""
     fd = program.parcel.to_memfd()
     try:
         with tempfile.TemporaryDirectory() as folder:
             path, shown = Path(folder) / f"{program.name}.py", Path(folder) / "shown"
             module_file.write(program, path)
-            # For what torch makes when it is imported, and removes in processes that end as usual.
+            # For files that torch creates on import and removes only when a process exits normally.
             its = {loader.PARCEL: loader.parcel_path(fd), "TMPDIR": folder}
             env = environment() | its
             order = [str(path), program.entry, str(shown), sys.path, env]
@@ -66,13 +66,13 @@ def _returned(program: Program) -> tuple[str, str]:
 
 
 def in_a_new_process(program: Program) -> str:
-    """What the entry of a program returns for rank 0, as `repr` shows it."""
+    """The repr of what a program's entry returns on rank 0."""
     return _returned(program)[0]
 
 
 def launched(notebook: Notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
-    """What the cell's `f` returns where all modules are imported anew, and the notes, also those
-    of the rank."""
+    """What the cell's `f` returns after a fresh import of all modules, and the notes of the program
+    and the rank."""
     program = notebook.build(textwrap.dedent(cell))
     value, notices = _returned(program)
     return ast.literal_eval(value), (*program.notes, *ast.literal_eval(notices))

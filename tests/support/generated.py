@@ -1,6 +1,6 @@
 """Generated notebooks: cells that bind, change and use values, functions, classes and decorators.
 
-The last cell calls and compares all that there is."""
+The last cell calls and compares everything."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from xla_nb.program.names import bindings
 
-#: What every notebook begins with. `shown` is a value as plain data: objects that are one have one
-#: number.
+#: The first cell of every notebook. `shown` turns a value into plain data, with one number for each
+#: object however often it occurs.
 HEAD = """
 import collections, dataclasses, enum, functools, math, operator
 from math import floor as down
@@ -54,12 +54,12 @@ def called(fn, *args):
 
 
 class Writer:
-    """Writes statements from numbers; `kinds` are the names so far, by what they hold."""
+    """Writes statements from numbers; `kinds` lists the names so far by kind of value."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self.numbers = numbers
         self.kinds: dict[str, list[str]] = {"box": [], "int": [], "fn": [], "class": [], "obj": []}
-        self.fresh: list[tuple[str, str]] = []  # bound by this statement, so not there before it
+        self.fresh: list[tuple[str, str]] = []  # bound by this statement, so not usable yet
         self.count = 0
 
     def pick(self, *options: str) -> str:
@@ -71,7 +71,7 @@ class Writer:
         return self.pick(*names) if names else default
 
     def new(self, kind: str) -> str:
-        """A name for something of this kind; one of four times one that is bound already."""
+        """A name for a value of this kind; one time in four, an existing name."""
         if self.kinds[kind] and next(self.numbers, 0) % 4 == 0:
             return self.pick(*self.kinds[kind])
         self.count += 1
@@ -232,7 +232,7 @@ def notebooks(draw: st.DrawFn) -> list[str]:
 
 
 def probe(cells: list[str]) -> str:
-    """A cell with `f`, which uses everything that these cells bind."""
+    """A cell whose `f` uses every name that these cells bind."""
     lines = ["def f(rank):", "    seen, out = {}, {}"]
     bound = bindings(compile("\n".join(cells[1:]), "", "exec"))
     for name in sorted(bound):

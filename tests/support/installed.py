@@ -1,4 +1,4 @@
-"""Tests of what works with a package, skipped where it is not installed."""
+"""Skips tests that need a package which is not installed."""
 
 import importlib.util
 
@@ -6,7 +6,8 @@ import pytest
 
 
 def need(package: str, whole_file: bool = False) -> None:
-    """Skip the test, or the file, without `package`. Unlike `pytest.importorskip` this imports
-    nothing: accelerate brings torch_xla along, seven seconds of CPU that only kernels need."""
+    """Skip the test, or the whole file, if `package` is missing. Unlike `pytest.importorskip`, this
+    imports nothing: accelerate would import torch_xla, which takes seven seconds of CPU and is only
+    needed in kernels."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed", allow_module_level=whole_file)

@@ -1,4 +1,4 @@
-"""A real kernel, driven as a front end drives it: what a cell shows is what a user sees."""
+"""A real kernel, driven like a front end does: what a cell shows is what a user sees."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from jupyter_client import KernelManager
 
 from tests.support.warm import Warm
 
-#: Loads the extension in a kernel that launches nothing: a fork server would import torch_xla there
-#: for nothing, which takes five seconds of CPU.
+#: Loads the extension in a kernel that launches nothing, without a fork server, which would need
+#: five seconds of CPU to import torch_xla.
 COLD = "from xla_nb import api\napi.engine().warm = lambda imports: None\n%load_ext xla_nb\n"
 
 
 @dataclass
 class Shown:
-    """What one cell showed: `times` has the seconds at which each output arrived, `messages` all
-    that the kernel said. `below` is what stands below a cell's output, `error` the whole error: of
-    a run that the cell shows, the former is short."""
+    """What one cell showed. `times` has the seconds at which each output arrived, `messages` all
+    messages of the kernel. `below` is the traceback under the cell's output, which is short for a
+    run that the cell shows; `error` is the whole error."""
 
     status: str = ""
     stdout: str = ""
@@ -45,29 +45,29 @@ class Shown:
 
     @property
     def lines(self) -> list[str]:
-        """What the cell printed, as a terminal shows it; a line of several ranks for each."""
+        """What the cell printed, as a terminal shows it; a shared line once per rank."""
         return unfolded(self.stdout)
 
     @property
     def printed(self) -> str:
-        """The same as one text."""
+        """`lines` as one text."""
         return "\n".join(self.lines)
 
     @property
     def error_lines(self) -> list[str]:
-        """The same of stderr."""
+        """`lines` of stderr."""
         return unfolded(self.stderr)
 
     @property
     def text(self) -> str:
-        """What it displayed, as text."""
+        """What the cell displayed, as text."""
         shown = (message["content"] for message in self.messages)
         return "\n".join(one["data"].get("text/plain", "") for one in shown if "data" in one)
 
     @property
     def page(self) -> str:
-        """The HTML that the cell keeps: of each display as it was updated last. It may have
-        updated those of other cells, too."""
+        """The HTML that the cell keeps: the last update of each of its displays. Updates of other
+        cells' displays do not count."""
         kept = {}
         for number, message in enumerate(self.messages):
             content = message["content"]
@@ -78,7 +78,7 @@ class Shown:
         return "\n".join(kept.values())
 
     def seen(self, text: str) -> float:
-        """When an output with this text arrived, in seconds since the cell was sent."""
+        """When the first output with this text arrived, in seconds since the cell was sent."""
         return next(at for at, shown in self.times if text in shown)
 
 
@@ -101,21 +101,21 @@ def _numbers(spans: str) -> Iterator[int]:
 class Notebook:
     """A kernel and its client. The caller closes it.
 
-    under: a command that executes the one it is given, as `prlimit --nofile=64` does.
-    warm: what it is forked from, with torch_xla imported.
-    servers: what the fork servers of all others are forked from, but of those with a command or an
-    environment of their own."""
+    under: a command that runs the kernel's command, such as `prlimit --nofile=64`.
+    warm: forks the kernel from a process with torch_xla imported.
+    servers: forks the fork servers of all other kernels, except those with their own command or
+    environment."""
 
     servers: ClassVar[Warm | None] = None
 
     def __init__(self, *, under: Sequence[str] = (), warm: Warm | None = None, **env: str) -> None:
-        # Sockets in a folder: nobody else can take their names, and ipykernel warns of TCP.
+        # Sockets in a folder: no other process can take their names, and ipykernel warns about TCP.
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         connection = str(Path(self._folder.name) / "kernel.json")
         self.manager = KernelManager(
             kernel_name="python3", transport="ipc", connection_file=connection
         )
-        # What a kernel that has died was yet to get, nobody waits for when this is collected.
+        # Do not block on unsent messages to a dead kernel when this is collected.
         self.manager.context.linger = 100
         self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
         if self.servers and not (under or warm or env):
@@ -123,7 +123,7 @@ class Notebook:
         with warm.starting() if warm else contextlib.nullcontext():
             self.manager.start_kernel(env={**os.environ, **env})
         self.client = self.manager.client()
-        # No heartbeat: where the machine pauses, it opens a socket anew in the middle of a test.
+        # No heartbeat: after a pause of the machine, it would reopen a socket during a test.
         self.client.start_channels(hb=False)
         try:
             self.client.wait_for_ready(timeout=120)
@@ -141,7 +141,7 @@ class Notebook:
         """Execute a cell. `during` is called after each message, to act while the cell runs."""
         began = time.monotonic()
         shown = Shown()
-        # ipykernel 6 would abort what comes in the moment after an error: no stop_on_error.
+        # With stop_on_error, ipykernel 6 would abort requests that arrive just after an error.
         message = self.client.execute(code, stop_on_error=False)
         idle = False
         while not idle:
@@ -188,7 +188,7 @@ class Notebook:
         self._folder.cleanup()
 
     def _end(self, message: str) -> None:
-        """Interrupt a cell that takes too long: other tests use the kernel."""
+        """Interrupt a cell that takes too long, since other tests use the kernel."""
         self.interrupt()
         deadline = time.monotonic() + 10
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""A rank's namespace and table in this process, to which the notebook's values are sent."""
+"""A live rank in this process: its namespace and its table of definitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from xla_nb.rank import loader
 
 
 def own_names(values: Mapping[str, object]) -> set[str]:
-    """Those that are not ours."""
+    """Names that are not internal to xla_nb."""
     return {name for name in values if not name.startswith(OURS)}
 
 
@@ -36,7 +36,7 @@ _ALWAYS = {"__builtins__", "__name__"}
 
 
 class LiveRank:
-    """`values` is its namespace, `remote` are the names that are its own."""
+    """`values` is its namespace, `remote` the names that belong to it."""
 
     def __init__(self) -> None:
         self.sent = Sent()
@@ -44,7 +44,7 @@ class LiveRank:
         self.start_again()
 
     def start_again(self) -> None:
-        """Lose everything."""
+        """Forget everything, like a restarted rank."""
         self.main = types.ModuleType("__main__")
         self.values: dict[str, Any] = vars(self.main)
         self.table = Definitions()
@@ -52,7 +52,7 @@ class LiveRank:
         self.sent.forget()
 
     def pack(self, held: Mapping[str, object], *names: str) -> Packed:
-        """What a cell needs that uses these names of the notebook."""
+        """Pack what a cell needs that uses these notebook names."""
         mine = {n: one for n, one in held.items() if n not in self.remote and n[:2] != "__"}
         known = self.remote | set(__builtins__) | _ALWAYS  # type: ignore[arg-type]
         live = LiveUnits(Names(mine, known=known), self.sent.tokens)
@@ -60,15 +60,15 @@ class LiveRank:
         return self.sent.pack(roots, live, self.remote)
 
     def open(self, packed: Packed, held: Mapping[str, object] | None = None) -> set[str]:
-        """Open what was packed of what the notebook held; returns the names that it had values
-        of."""
+        """Open a packed unit and return the names it has values for; `held` are the notebook's
+        values, to compare with."""
         fd = packed.to_memfd()
         try:
             here = sys.modules["__main__"]
             sys.modules["__main__"] = self.main
             values = Parcel(fd).open(self.values, table=self.table, but=self.remote)
             if packed.writer is not None and packed.writer._live.held:
-                held = None  # what ranks hold by then, the notebook may not
+                held = None  # the notebook may no longer hold what ranks hold
             names = own_names(values) - self.remote if held is not None else ()
             there = echo.of({n: self.values[n] for n in sorted(names)}, follow=False)
         finally:
@@ -80,13 +80,13 @@ class LiveRank:
         return own_names(values)
 
     def cell(self, held: Mapping[str, object], *names: str) -> set[str]:
-        """Send what a cell needs; returns the names whose values were sent."""
+        """Send what a cell needs, and return the names whose values were sent."""
         sent = self.open(self.pack(held, *names), held)
         self.sent.confirm()
         return sent
 
     def run(self, source: str) -> Any:
-        """Run statements or an expression as a cell of the rank's."""
+        """Run statements or an expression as a cell on the rank."""
         try:
             return eval(source, self.values)
         except SyntaxError:
@@ -95,10 +95,10 @@ class LiveRank:
 
 
 class LiveNotebook(Notebook):
-    """A notebook with one live rank: what a cell binds is that rank's.
+    """A notebook with one live rank, which owns what cells bind.
 
     sent   the names whose values the last cell sent
-    notes  what the last cell told the user
+    notes  the notes of the last cell
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ class LiveNotebook(Notebook):
         return build(cell, scope, name="xla_nb_cell")
 
     def cell(self, source: str) -> Any:
-        """Run a cell on the rank; returns the value of its last expression."""
+        """Run a cell on the rank, and return the value of its last expression."""
         rank, program = self.rank0, self.program(source)
         rank.labelled = Cells(self.cells).labelled
         self.sent, self.notes = rank.open(program.parcel, self.values), program.notes
@@ -129,9 +129,9 @@ class LiveNotebook(Notebook):
         return value
 
     def act(self, story: str) -> None:
-        """Lines of the notebook, and cells of the ranks (`>>> `), whose last expression has to be
-        true or None; below a cell, all names whose values were `sent:` and all that was `told:`,
-        whose end is anything where an ellipsis stands for it."""
+        """Run a script of notebook lines and rank cells (`>>> `), whose last expression must be
+        true or None. Below a cell, `sent:` lists all names whose values were sent, and `told:` has
+        the notes; an ellipsis at the end stands for any text."""
         lines: list[str] = []
         for line in textwrap.dedent(story).strip().splitlines():
             kind, _, rest = line.partition(" ")
@@ -152,11 +152,11 @@ class LiveNotebook(Notebook):
 
 
 def opened_live(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveNotebook]:
-    """For a fixture."""
+    """For a fixture: an empty notebook with a live rank."""
     before = set(linecache.cache)
     made = LiveNotebook(monkeypatch)
     yield made
-    made.rank0.values.clear()  # which pytest holds
+    made.rank0.values.clear()  # pytest keeps a reference to it
     made.values.clear()
     made.rank0.sent.forget()
     for name in set(linecache.cache) - before:

@@ -1,6 +1,6 @@
-"""A notebook's double, which compiles and executes cells as ipykernel does.
+"""A test double for a notebook, which compiles and executes cells like ipykernel.
 
-A program is tried on it as a launch and a rank would, but in this process.
+Programs are built and run as by a launch and a rank, but in this process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Notebook:
 
     def run(self, source: str, label: str | None = None) -> None:
         source = textwrap.dedent(source)
-        filename = f"/tmp/ipykernel_test/{abs(hash(source))}.py"  # by content, as ipykernel's
+        filename = f"/tmp/ipykernel_test/{abs(hash(source))}.py"  # by content, as in ipykernel
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         self.cells.append(Cell(label or f"Cell In[{len(self.cells) + 1}]", source, filename))
         self._patch.setitem(sys.modules, "__main__", self.main)
@@ -65,7 +65,7 @@ class Notebook:
         return self._noted(made)
 
     def _noted(self, program: Program) -> Program:
-        """Note what is sent, to be compared with what is opened."""
+        """Record what is sent, to compare it with what is opened."""
         values = {name: self.values[name] for name in self._names(program)}
         self._sent[id(program)] = echo.of(values, Cells(self.cells).labelled)
         return program
@@ -81,7 +81,7 @@ class Notebook:
         return self.rank(self._noted(program))
 
     def rank(self, program: Program) -> Any:
-        """What rank 0 computes."""
+        """The result of the program on rank 0."""
         main, table = self._loaded(program)
         if program.body is None:
             lock = {"lock": "the lock"} if program.takes_lock else {}
@@ -93,8 +93,8 @@ class Notebook:
         return self._loaded(program)[0]
 
     def _loaded(self, program: Program) -> tuple[types.ModuleType, ModuleMap]:
-        """Sent, written and loaded by what a launch and a rank do it with. What they change of
-        this process is put back: the modules and the path here, linecache by `opened`."""
+        """Send, write and load the program with the functions of a launch and a rank. Their changes
+        to this process are undone: modules and path by monkeypatch, linecache by `opened`."""
         for name in ("__main__", "__mp_main__", program.name):
             self._patch.setitem(sys.modules, name, self.main)
         self._patch.setattr(sys, "path", [*sys.path])
@@ -111,7 +111,7 @@ class Notebook:
                 return main, ModuleMap.open(path)
         finally:
             os.close(fd)
-            loader.parcel.cache_clear()  # by its path, which the next parcel may have again
+            loader.parcel.cache_clear()  # cached by path, which the next parcel may reuse
 
 
 def shipped(program: Program) -> set[str]:
@@ -119,7 +119,7 @@ def shipped(program: Program) -> set[str]:
 
 
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """For a fixture: an empty notebook, its cells forgotten afterwards."""
+    """For a fixture: an empty notebook; linecache forgets its cells afterwards."""
     before = set(linecache.cache)
     multiprocess.named().turn_on()  # as `%load_ext xla_nb` does
     yield Notebook(monkeypatch)
@@ -129,7 +129,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
 
 
 def importable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """For a fixture: a folder on sys.path; its modules are forgotten afterwards."""
+    """For a fixture: a folder on sys.path; its modules are unloaded afterwards."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path

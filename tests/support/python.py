@@ -1,11 +1,11 @@
-"""What another Python prints."""
+"""Runs code in another Python process."""
 
 import subprocess
 import sys
 
 
 def printed(code: str, *arguments: str, fails: bool = False) -> list[str]:
-    """The lines that it prints, and, of code that `fails`, those of its traceback."""
+    """The lines that the code prints and, if it `fails`, the lines of its traceback."""
     process = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,

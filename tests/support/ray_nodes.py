@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: No workers before somebody needs one: four would import Ray for nothing on two nodes.
+#: Start no workers before they are needed: on two nodes, four would import Ray for nothing.
 _NO_SPARE = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
 
 
 def _agents() -> dict[str, int]:
-    """Free ports for a node's agents. Without, its raylet waits 15 seconds until they have chosen
-    some, and aborts where the machine has much else to do."""
+    """Free ports for a node's agents. Without them, the raylet waits 15 seconds for the agents to
+    choose ports, and aborts on a busy machine."""
     names = "metrics_agent", "metrics_export", "runtime_env_agent", "dashboard_agent_listen"
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(socket.socket()) for _ in names]
@@ -31,11 +31,11 @@ def _agents() -> dict[str, int]:
 
 @contextlib.contextmanager
 def _patience_for_nodes() -> Iterator[None]:
-    """Ray gives up a node that is not up within 30 seconds, which a busy machine may need, and
-    leaves its processes behind: here each look for a node waits until it is there.
+    """Make each search for a node wait until the node is up. On a busy machine that may take longer
+    than the 30 seconds after which Ray gives up and leaves the node's processes behind.
 
-    A raylet waits 15 seconds for files in which its agents write their ports, and aborts; it has to
-    be given none of them here, since we know the ports (ray-project/ray#65983)."""
+    A raylet also aborts if its agents do not write their ports to files within 15 seconds. Since
+    the ports are known here, these files are written in advance (ray-project/ray#65983)."""
     services = importlib.import_module("ray._private.services")
     get_node, start_raylet = services.get_node, services.start_raylet
     parameters = inspect.signature(start_raylet)
@@ -65,12 +65,12 @@ def _patience_for_nodes() -> Iterator[None]:
 
 
 class Nodes:
-    """A Ray cluster whose nodes are processes of this machine."""
+    """A Ray cluster whose nodes are processes on this machine."""
 
     def __init__(self, count: int, **head: Any) -> None:
         from ray.cluster_utils import Cluster
 
-        # In /tmp because the paths of Ray's sockets have a length limit.
+        # In /tmp, because paths of Ray's sockets have a length limit.
         self._folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
         ours = {"RAY_TMPDIR": self._folder} | _NO_SPARE  # Ray records this machine's cluster there
         self._before = {name: os.environ.get(name) for name in ours}
@@ -83,7 +83,7 @@ class Nodes:
                 head_node_args={
                     **self._common,
                     **_agents(),
-                    # Nothing that no test needs.
+                    # Start nothing that the tests do not need.
                     "include_dashboard": False,
                     "include_log_monitor": False,
                     "no_monitor": True,
@@ -93,7 +93,7 @@ class Nodes:
         self._others: list[Any] = []
         for _ in range(count - 1):
             self.add()
-        self.has_noticed()  # what Ray opens in this process to know, it leaves open
+        self.has_noticed()  # Ray leaves open the files it opens here for this
 
     @property
     def address(self) -> str:
@@ -116,7 +116,7 @@ class Nodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def has_noticed(self) -> None:
-        """Wait until the cluster knows who is gone: until then it gives work to them."""
+        """Wait until the cluster knows which nodes are gone, and no longer gives them work."""
         self._cluster.wait_for_nodes(60)
 
     def kill_head(self) -> None:
@@ -132,7 +132,7 @@ class Nodes:
 
 
 def of_ours(*names: str) -> dict[int, str]:
-    """The processes started by these tests whose xla_nb names begin with one of `names`, by pid."""
+    """Processes started by these tests, as name by pid, whose names start with one of `names`."""
     mark = f"XLA_NB_TEST={os.environ['XLA_NB_TEST']}"
     processes = {}
     for path in Path("/proc").iterdir():
@@ -148,7 +148,7 @@ def of_ours(*names: str) -> dict[int, str]:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> object:
-    """Wait until the condition holds and return its value; fail after so many seconds."""
+    """Wait until the condition holds and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"still {value!r}"

@@ -1,4 +1,4 @@
-"""Values as a rank gets them, and a rank's result as the notebook gets it."""
+"""Values as ranks receive them, and results as the notebook receives them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xla_nb.pickling.parcel import Packed, Parcel
 
 
 def arrived(share: bool = False, **values: object) -> dict[str, Any]:
-    """Send values of no notebook, and open them as a rank does."""
+    """Send values without a notebook, and open them as a rank does."""
     return opened(pickler.pack(values, Live()), share=share)
 
 
 def are_sent(names: Mapping[str, object]) -> None:
-    """Have the functions and classes among these values be ones that the notebook has sent."""
+    """Mark the functions and classes among these values as sent by the notebook."""
     kinds = type, types.FunctionType, functools._lru_cache_wrapper
     for one in names.values():
         if isinstance(one, kinds) and not getattr(one, "__closure__", None):
@@ -31,7 +31,7 @@ def returned(
     main: Mapping[str, object] = {},
     tell: Callable[[str], None] = lambda text: None,
 ) -> Any:
-    """Send a result, and read it. `main` is what the notebook has, and has sent."""
+    """Send a result, and read it. `main` is the notebook's namespace, as sent to ranks."""
     are_sent(main)
     packed = results.pack_home(value, tell)
     return read(packed, main.__getitem__ if main else None)

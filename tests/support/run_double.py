@@ -1,4 +1,4 @@
-"""As much of a session's Run as a view sees."""
+"""A test double for a session's Run, with what a view uses of it."""
 
 import threading
 
@@ -8,7 +8,7 @@ from xla_nb.run.recorded import RecordedRun
 
 
 class Run(RecordedRun):
-    """A run of so many ranks, with its record at `path`; `looks` is how often `done` says no."""
+    """A run with its record at `path`; `looks` is how often `done` is False before it is True."""
 
     def __init__(self, path, ranks=2, looks=0):
         super().__init__("20260101-000000-abcdef", "Cell In[3]", Record(path), {}.__getitem__)

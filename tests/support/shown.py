@@ -1,4 +1,4 @@
-"""What saved HTML shows, in words."""
+"""The text that saved HTML shows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 
 
 def words(html: str) -> str:
-    """Its text, with what pictures say."""
+    """The text of HTML, with the alternative text of images."""
     told = re.sub(r'<img[^>]* alt="([^"]*)"[^>]*>', r" \1 ", html)
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", told)).split())
 
 
 def rows(html: str) -> list[list[str]]:
-    """The cells of the tables."""
+    """The cells of the first table, by row."""
     found: list[list[str]] = []
 
     class Table(HTMLParser):

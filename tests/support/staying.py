@@ -1,10 +1,10 @@
-"""Cells whose ranks an interrupt does not end, in a real kernel, and what is told of them."""
+"""Cells in a real kernel whose ranks ignore an interrupt, and the messages about them."""
 
 import textwrap
 
 SEEN = "all(s and s.place.endswith(', line {}') for s in map(staying_.sample, range({})))"
-#: Each says `up`, then `stays` once an interrupt has struck. Comments mark the line at which it
-#: strikes, and the one at which the rank stays.
+#: Each prints `up`, then `stays` after an interrupt. Comments mark the line that is interrupted
+#: and the line at which the rank stays.
 STAYS = {
     "in finally": """
         import time
@@ -15,7 +15,7 @@ STAYS = {
             print('stays', flush=True)
             while True: pass  # stays
     """,
-    "in an except that goes on": """
+    "in an except block that continues": """
         import time
         while True:
             try:
@@ -26,7 +26,7 @@ STAYS = {
                 time.sleep(600)  # stays
     """,
 }
-#: It holds the interpreter, so that nothing in the process can say where it is.
+#: Holds the GIL, so that nothing in the process can report its line.
 SILENT = """
     import ctypes, time
     try:
@@ -51,7 +51,7 @@ def until_all_say(kernel, word, ranks=2):
 
 
 def interrupted(kernel, line, body, ranks=2):
-    """The place `Cell In[3]` of a cell that was interrupted once all its ranks were up."""
+    """Interrupt a cell when all its ranks are up, and return its label, such as `Cell In[3]`."""
     cell = f"{line} --view none --bg -o staying_\n{textwrap.dedent(body).strip()}"
     number = kernel.ok(cell).number
     until_all_say(kernel, "up", ranks)
@@ -60,7 +60,7 @@ def interrupted(kernel, line, body, ranks=2):
 
 
 def interrupted_twice(kernel, line, body, ranks=2):
-    """The same of one that was interrupted again as its ranks stayed, and has ended."""
+    """Interrupt a cell again while its ranks stay, wait for its end and return its label."""
     cell = interrupted(kernel, line, body, ranks)
     until_all_say(kernel, "stays", ranks)
     until(kernel, SEEN.format(line_of(body, "stays"), ranks))
@@ -69,7 +69,7 @@ def interrupted_twice(kernel, line, body, ranks=2):
 
 
 def told(kernel, run="staying_"):
-    """All that a run says of itself, in lines."""
+    """All messages of a run: its repr, its notices and its error."""
     notices = f"*(notice.text for notice in {run}.state.notices)"
     said = f"'\\n'.join([repr({run}), {notices}, str(__import__('xla_nb').RunFailed({run}))])"
     return eval(kernel.value(said))

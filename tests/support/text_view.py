@@ -1,4 +1,4 @@
-"""A text view that writes into memory, and what it wrote."""
+"""A text view that writes to memory, and its output."""
 
 import io
 
@@ -6,7 +6,7 @@ from xla_nb.views.text import TextView
 
 
 def written(stream):
-    """What was written, without the summary at the end."""
+    """The output, without the summary at the end."""
     lines = stream.getvalue().splitlines(keepends=True)
     return "".join(line for line in lines if "files in" not in line)
 

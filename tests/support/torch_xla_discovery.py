@@ -1,10 +1,10 @@
-"""A process of its own for test_tpu_client.py: a really traced Pallas call, and JAX's TPU client.
+"""A separate process for test_tpu_client.py: a really traced Pallas call, and JAX's TPU client.
 
-A call that began first ends while others are traced, and JAX's client is being made. The creation
-of that client is replaced where it leaves Python (`get_c_api_client`): the fake notes the variable,
-and says that there is no TPU, whereupon JAX takes the CPU and the tracing goes on as far as it can
-there. It prints what the fake noted and how the calls ended, with xla_nb's `open_client` and
-without it.
+The call that began first ends while others are being traced and JAX's client is being created. The
+creation is replaced at its last step in Python (`get_c_api_client`): the fake records the variable
+and raises that there is no TPU, so JAX falls back to the CPU and the tracing continues as far as it
+can there. The process prints what the fake recorded and how the calls ended, with and without
+xla_nb's `open_client`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_xla._internal import jax_workarounds
 
 from xla_nb.runtimes import xla
 
-PATIENCE = 30  # seconds: no test waits for ever
+PATIENCE = 30  # seconds; no test waits forever
 
 
 def overlapping(is_ours: bool) -> dict[str, list[str | None]]:
@@ -89,4 +89,4 @@ def in_a_child(is_ours: bool) -> Any:
 
 if __name__ == "__main__":
     print(json.dumps([in_a_child(True), in_a_child(False)]), flush=True)
-    os._exit(0)  # torch takes seconds to take itself down
+    os._exit(0)  # torch takes seconds to shut down

@@ -1,8 +1,8 @@
-"""A process of its own behind the fixture `torch_xla_says`: what torch_xla makes of an environment.
+"""The separate process behind the fixture `torch_xla_says`: how torch_xla reads an environment.
 
-Reads lists of cases from stdin, a line of JSON each, and answers on stdout with how many processes
-`xmp.spawn` would start for each and the TPU variables each of them would have. Only the chips and
-the metadata server are pretended; every decision is torch_xla's own.
+Reads lists of cases from stdin, one JSON line each. For each case it prints how many processes
+`xmp.spawn` would start and the TPU variables of each. Only the chips and the metadata server are
+faked; every decision is torch_xla's own.
 """
 
 import json
@@ -27,7 +27,7 @@ OF_A_RANK = (
 
 
 class Pool:
-    """In place of the process pool: runs the start of each rank here, one after the other."""
+    """Replaces the process pool: runs the start of each rank here, one after another."""
 
     def __init__(self, max_workers, mp_context):
         self.processes = max_workers

@@ -1,4 +1,4 @@
-"""What ranks would tell of their variables: descriptions of namespaces in this process."""
+"""Compared variables of ranks, from descriptions of namespaces in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xla_nb.run.comparing import Compared, compare
 
 
 def compared(*ranks: Mapping[str, Any]) -> list[Compared]:
-    """The namespaces of ranks 0, 1, … compared."""
+    """Compare the namespaces of ranks 0, 1, …"""
     return compare(
         {
             rank: variables.describe(namespace, variables.names_of(namespace))
@@ -20,6 +20,6 @@ def compared(*ranks: Mapping[str, Any]) -> list[Compared]:
 
 
 def only(*values: Any) -> Compared:
-    """The one variable `it`, with a value for each rank."""
+    """Compare a single variable `it`, with one value for each rank."""
     (one,) = compared(*({"it": value} for value in values))
     return one

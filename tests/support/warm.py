@@ -1,8 +1,8 @@
-"""Kernels, and kernels' fork servers, that are forked from a process which has imported torch_xla.
+"""Kernels and their fork servers, forked from a process that has imported torch_xla.
 
-The import takes seven seconds of CPU, and each kernel of the tests would have it done once or more.
-A kernel that is forked (`Notebook(warm=True)`) is as one whose first cell was `import torch_xla`; a
-fork server is as any other, but for the time that its imports take.
+The import takes seven seconds of CPU, and each kernel of the tests would need it at least once. A
+forked kernel (`Notebook(warm=…)`) is like one whose first cell was `import torch_xla`. A forked
+fork server is like any other, except that its imports take no time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TORCH_XLA = (
     "torch_xla.distributed.parallel_loader",
     "torch_xla.distributed.xla_multiprocessing",
 )
-#: What a kernel of Python's own does first, where its fork servers are to be forked.
+#: Start-up code of a kernel in a new Python process whose fork servers are forked.
 BOOT = """
 import sys
 sys.path.insert(0, {root!r})
@@ -52,7 +52,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Forked:
-    """A process that another one has forked, as a `subprocess.Popen`."""
+    """A process forked by another, with the interface of `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 
@@ -72,7 +72,7 @@ class Forked:
         if self.returncode is None:
             if not select.select([self._sock], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            status = self._sock.recv(64)  # nothing where who waits for it was killed
+            status = self._sock.recv(64)  # empty if the process that waits for it was killed
             self.returncode = os.waitstatus_to_exitcode(int(status)) if status else -9
             self._sock.close()
         return self.returncode
@@ -92,27 +92,27 @@ class Forked:
 
 
 class Warm:
-    """The process that forks them, which imports torch_xla once it is asked to. The caller closes
+    """The process that forks them. It imports torch_xla on the first request. The caller closes
     it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         self._path = str(Path(self._folder.name) / "warm")
-        # Without a buffer: `xm.master_print` keeps the stdout that there is at its import.
+        # Unbuffered, because `xm.master_print` keeps the stdout of the time of its import.
         command = [sys.executable, "-u", "-m", __name__, self._path]
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
         )
         assert self._server.stdout is not None
-        self._server.stdout.readline()  # it listens
+        self._server.stdout.readline()  # wait until it listens
 
     def command(self) -> list[str]:
-        """That of a kernel of Python's own, instead of `python -m ipykernel_launcher`."""
+        """The command for a kernel in a new Python, instead of `python -m ipykernel_launcher`."""
         return [sys.executable, "-c", BOOT.format(root=str(ROOT), path=self._path)]
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Kernels that jupyter_client starts meanwhile are forked."""
+        """Have jupyter_client fork the kernels that it starts in this context."""
         with mock.patch(LAUNCH, self._launch):
             yield
 
@@ -134,7 +134,7 @@ class Warm:
 
 
 def fork_servers_from(path: str) -> None:
-    """Have this process's fork servers of torch_xla forked, instead of started."""
+    """Have this process fork its fork servers for torch_xla instead of starting them."""
     child = importlib.import_module("xla_nb.engines.child")
     shown = {name: getattr(subprocess, name) for name in dir(subprocess)}
     child.subprocess = types.SimpleNamespace(**shown | {"Popen": functools.partial(_popen, path)})
@@ -169,8 +169,8 @@ def _serve(path: str) -> None:
     listening.bind(path)
     listening.listen(64)
     print("listens", flush=True)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for who waits for them
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests' process closes the pipe
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the keepers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when the tests close the pipe
     given, sets = dict(os.environ), dict[str, str]()
     while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
         asked, _ = listening.accept()
@@ -185,15 +185,15 @@ def _serve(path: str) -> None:
 
 
 def _fork(asked: socket.socket, path: str, sets: dict[str, str]) -> None:
-    """Start what is asked for, and tell how it has ended."""
+    """Start the requested process, and report its exit status."""
     message, fds, _, _ = socket.recv_fds(asked, LARGEST, 2)
     request, keeper = json.loads(message), os.getpid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # what it waits for ends by itself
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # its child ends by itself
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     begin, told = os.pipe()
     if pid := os.fork():
         os.close(told)
-        os.read(begin, 1)  # it is a session of its own, whose group can be signalled
+        os.read(begin, 1)  # the child has its own session, whose group can be signalled
         asked.send(str(pid).encode())
         for fd in fds:
             os.close(fd)
@@ -235,19 +235,19 @@ def _become_server(
     os.environ.update(request["env"])
     os.chdir("/")
     sys.path[:], sys.argv[:] = request["path"], ["-c"]
-    importlib.import_module("xla_nb")  # the one that runs here
+    importlib.import_module("xla_nb")  # the version under test
     del sys.path[0]
     server: Any = importlib.import_module(SERVER)
 
     def imported(name: str) -> types.ModuleType:
-        """A module, with what its import sets."""
+        """Import a module, and set the variables that its import sets."""
         if name in TORCH_XLA:
             os.environ.update({n: sets[n] for n in sets.keys() - os.environ.keys()})
             sys.modules["torch_xla"]._setup_xla_flags()
         return importlib.import_module(name)
 
     server.importlib = types.SimpleNamespace(import_module=imported)
-    server.linux.watch_parent = os.pidfd_open  # the kernel is no parent of its
+    server.linux.watch_parent = os.pidfd_open  # the kernel is not its parent
     server.main(control, request["parent"], *request["arguments"])
     sys.exit()
 

@@ -1,7 +1,7 @@
-"""A clean process that imports torch_xla, JAX and torchax, and forks a job for every scenario.
+"""A clean process that imports torch_xla, JAX and torchax, and forks a job for each scenario.
 
-Reads requests as lines of JSON and answers each when its job has ended. The ranks' results are in
-the job's folder, in the format of real ranks; `deaths` there holds their exit statuses.
+Reads requests as JSON lines, and answers each when its job has ended. The job's folder has the
+ranks' results, in the format of real ranks, and their exit statuses in `deaths`.
 """
 
 from __future__ import annotations

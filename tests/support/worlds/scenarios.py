@@ -1,4 +1,4 @@
-"""What the ranks of the tests do: each function is called in every rank, with its number."""
+"""Code for the ranks of the tests: each function is called on every rank, with its number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xla_nb.pickling.functions_and_classes import Live
 
 
 def load(name: str) -> Callable[[int], Any]:
-    """As a job loads a cell's module: its top-level code runs before the fork."""
+    """Load a scenario like a job loads a cell's module: top-level code runs before the fork."""
     at_top = globals().get(f"at_top_of_{name}")
     if at_top is not None:
         at_top()
@@ -356,7 +356,7 @@ def returns_a_torchax_part(rank: int) -> Any:
 
 
 def sends_to_others(rank: int) -> list[str]:
-    """The errors of a notebook that sends such values to its ranks."""
+    """The errors raised when such values are sent to ranks."""
     import jax
     import torch
     import torchax
@@ -375,7 +375,7 @@ def sends_to_others(rank: int) -> list[str]:
 
 
 def loads_data(rank: int) -> list[float]:
-    """A DataLoader with worker processes, forked by a rank whose devices are open."""
+    """A DataLoader whose worker processes are forked by a rank with open devices."""
     import torch
 
     numbers = torch.arange(8.0)
