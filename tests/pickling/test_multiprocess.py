@@ -104,8 +104,8 @@ def test_closed_queue_is_not_mistaken_for_another_file():
     packed = pack(queue)
     queue.close()
     others = os.pipe()  # may reuse its file numbers
-    told = "`one` on ranks: FileNotFoundError: the notebook closed it"
-    with pytest.raises(Unopened, match=told):
+    expected = "`one` on ranks: FileNotFoundError: the notebook closed it"
+    with pytest.raises(Unopened, match=expected):
         opened(packed)
     for fd in others:
         os.close(fd)
@@ -277,26 +277,26 @@ def test_queue_items_outlive_the_process_that_put_them(process, shared):
         assert got == list(range(100))
 
 
-def put_and_wait(queue, told, seconds):
+def put_and_wait(queue, errors, seconds):
     """Put a large item, then report the error raised while waiting for readers."""
     queue.put(bytes(3_000_000))
     try:
         multiprocess.wait_for_readers(seconds)
     except multiprocess.UnreadError as error:
-        told.put(str(error))
+        errors.put(str(error))
     else:
-        told.put("")
+        errors.put("")
 
 
 @pytest.fixture
-def told():
-    with contextlib.closing(FORK.SimpleQueue()) as told:
-        yield told
+def errors():
+    with contextlib.closing(FORK.SimpleQueue()) as errors:
+        yield errors
 
 
-def test_unread_items_beyond_pipe_capacity_raise_an_error(process, shared, told):
-    putting = process(put_and_wait, shared()[1], told, 0.2)
-    assert told.get() == (
+def test_unread_items_beyond_pipe_capacity_raise_an_error(process, shared, errors):
+    putting = process(put_and_wait, shared()[1], errors, 0.2)
+    assert errors.get() == (
         "This rank put more than 1024 KiB into a notebook queue, and nothing has been read for "
         "0.2 s. Re-create the queue and read it in a notebook thread while the ranks run, or "
         "return the value."
@@ -305,18 +305,18 @@ def test_unread_items_beyond_pipe_capacity_raise_an_error(process, shared, told)
     assert putting.exitcode == 0
 
 
-def test_process_waits_for_slow_readers_and_large_items(process, shared, told):
+def test_process_waits_for_slow_readers_and_large_items(process, shared, errors):
     queue, theirs = shared()
-    writers = [process(put_and_wait, theirs, told, 2) for _ in range(3)]
+    writers = [process(put_and_wait, theirs, errors, 2) for _ in range(3)]
     for _ in writers:
         time.sleep(1)
         assert len(queue.get(timeout=PATIENCE)) == 3_000_000
-    process(put_and_wait, theirs, told, 1)
+    process(put_and_wait, theirs, errors, 1)
     left = 2_500_000  # the rest fits in the pipe
     while left > 0:
         left -= len(os.read(queue._reader.fileno(), 400_000))
         time.sleep(0.4)
-    assert [told.get() for _ in range(4)] == [""] * 4
+    assert [errors.get() for _ in range(4)] == [""] * 4
 
 
 @pytest.mark.parametrize("way", ["close", "cancel_join_thread"])

@@ -37,7 +37,7 @@ def test_note_reports_replaced_functions_that_torch_calls(notebook, monkeypatch,
     holder, last = name.rpartition(".")[::2]
     monkeypatch.setattr(eval(holder), last, eval(name))  # so that it is restored
     notebook.run(f"own = {name}\n{name} = lambda *args, **named: own(*args, **named)")
-    assert list(launched(notebook, f"def f(rank): return {asked}")[1]) == kept(name)
+    assert list(launched(notebook, f"def f(rank): return {asked}")[1]) == set_notes(name)
 
 
 SHAPES = """
@@ -69,7 +69,7 @@ def modules(local, monkeypatch):
     (installed / "shop.py").write_text("from shapes import area, Box\n")
 
 
-def kept(*names):
+def set_notes(*names):
     return [
         f"`{name}` was set in the notebook: ranks get it only through values that refer to it, not "
         "in the module"
@@ -83,13 +83,13 @@ REPLACED = {
         "shapes.area = traced(shapes.area)\nmine = shapes.area",
         "mine(3), shapes.area(3), calls",
         (9, 9, ["area"]),
-        kept("shapes.area"),
+        set_notes("shapes.area"),
     ),
     "a cached function": (
         "shapes.area = functools.cache(traced(shapes.area))\nmine = shapes.area",
         "mine(3) + mine(3), calls",
         (18, ["area"]),
-        kept("shapes.area"),
+        set_notes("shapes.area"),
     ),
     "a function wrapped by the module's decorator": (
         "shapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
@@ -101,38 +101,38 @@ REPLACED = {
         "from shapes import Box, Small\nBox.area = traced(Box.area)\nmine, box = Box.area, Small()",
         "mine(Box(3)), calls, box.area()",
         (9, ["area"], 1),
-        kept("shapes.Box.area"),
+        set_notes("shapes.Box.area"),
     ),
     "a method of a class reached through another module": (
         "import shop\nshapes.Box.area = traced(shapes.Box.area)",
         "shop.Box(2).area()",
         4,
-        kept("shapes.Box.area"),
+        set_notes("shapes.Box.area"),
     ),
     "a notebook subclass": (
         "class Tall(shapes.Box): pass\nshapes.Box = Tall",
         "shapes.Box.__name__",
         "Box",
-        kept("shapes.Box"),
+        set_notes("shapes.Box"),
     ),
     "a class that names the module as its own": (
         "class Box(shapes.Box):\n    __module__ = 'shapes'\n"
         "    def area(self): return -1\nshapes.Box = Box\nbox = shapes.Box(3)",
         "box.area(), type(box).__mro__[1] is shapes.Box, shapes.is_box(box)",
         (-1, True, True),
-        kept("shapes.Box.area", "shapes.Box"),
+        set_notes("shapes.Box.area", "shapes.Box"),
     ),
     "a function that the module imported": (
         "import shop\nshop.area = traced(shop.area)",
         "shop.area(3)",
         9,
-        kept("shop.area"),
+        set_notes("shop.area"),
     ),
     "a function added to a module": (
         "shapes.mine = traced(shapes.area)",
         "hasattr(shapes, 'mine') and shapes.mine(3)",
         False,
-        kept("shapes.mine"),
+        set_notes("shapes.mine"),
     ),
     "nothing replaced": (
         "from shapes import area, around, Small",
@@ -175,7 +175,7 @@ def test_note_covers_replacements_in_modules_that_the_cell_imports(notebook, mod
         "shapes.area, shapes.Box.area = traced(shapes.area), traced(shapes.Box.area)"
     )
     notebook.run("del shapes")
-    assert set(kept("shapes.area")) <= {*notebook.build(cell).notes}
+    assert set(set_notes("shapes.area")) <= {*notebook.build(cell).notes}
 
 
 ANEW = {

@@ -124,7 +124,7 @@ def test_list_argument_keeps_its_name_and_unsendable_argument_its_position(noteb
     assert "history" in program.details
     with pytest.raises(ShippingError, match=r"`args\[1\]`") as refused:
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
-    shown = "".join(traceback.format_exception(refused.value))  # as no front end shortens it
+    shown = "".join(traceback.format_exception(refused.value))  # in full, as without a front end
     assert shown.count("Traceback") == 1
 
 
