@@ -19,7 +19,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture
 def simulate(launcher: Launcher) -> Callable[..., Job]:
-    """simulate("scenario", ranks=4, env={...}) runs it to the end."""
+    """simulate("scenario", ranks=4, env={...}) runs a scenario and returns its finished job."""
 
     def run(scenario: str, **options: Any) -> Job:
         return launcher.run(job(scenario, **options))[0]

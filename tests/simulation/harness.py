@@ -1,4 +1,4 @@
-"""Starts functions of scenarios.py on simulated hosts, through one clean process (launcher.py)."""
+"""Run functions of scenarios.py on simulated hosts, through one clean process (launcher.py)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def ranks(self) -> dict[int, Ended]:
-        """The ends of the ranks that were not killed."""
+        """How each rank ended, except killed ranks."""
         paths = sorted(self.folder.glob("*.result"), key=lambda path: int(path.stem))
         return {int(path.stem): Ended(*pickle.loads(path.read_bytes())) for path in paths}
 
@@ -39,7 +39,7 @@ class Job:
         return (self.folder / "err").read_text()
 
     def values(self) -> list[Any]:
-        """What the ranks returned; fails unless all of them returned."""
+        """Return the results of all ranks; fail if any rank did not return."""
         for rank, ended in self.ranks.items():
             assert ended.how == "returned", f"rank {rank}: {ended.value}"
         assert self.status == 0, self.stderr
@@ -97,7 +97,7 @@ def job(
     files: int | None = None,
     **share: Any,
 ) -> Any:
-    """`files`: the most that its processes may have open."""
+    """Describe a job; `files` limits the open files of its processes."""
     return {
         "scenario": scenario,
         "share": {"ranks_here": ranks, **share},

@@ -1,7 +1,7 @@
 """A clean process that imports torch_xla once and forks a fresh job for every scenario.
 
-Reads requests as lines of JSON, each a list of jobs that run at the same time, and answers each
-with their exit statuses. The ranks' results are in the jobs' folders, one file per rank.
+Reads requests as lines of JSON, each a list of jobs to run concurrently, and answers each with
+their exit statuses. The ranks' results are in the jobs' folders, one file per rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def serve() -> None:
 
 
 def fork_store() -> tuple[int, int]:
-    """The pid of a process that serves a TCPStore, and its port."""
+    """Fork a process that serves a TCPStore; return its pid and port."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -63,15 +63,15 @@ def run_job(job: dict[str, Any]) -> None:
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a broken pool ends other ranks with it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a broken pool sends it to other ranks
     os.environ.update(job["env"], FOLDER=str(folder))
     share = job["share"]
-    if share.get("store"):  # JSON has lists for tuples
+    if share.get("store"):  # JSON turns tuples into lists
         share["store"] = tuple(share["store"])
     if job["files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (job["files"], job["files"]))
     host.install(host.HostShare(**share))
-    if not (child := os.fork()):  # as a cell's code may, before the ranks start
+    if not (child := os.fork()):  # like cell code that forks before the ranks start
         os._exit(0)
     os.waitpid(child, 0)
     pjrt.initialize_multiprocess = enter
@@ -82,7 +82,7 @@ own_way_in = pjrt.initialize_multiprocess
 
 
 def enter(local_rank: int, processes: int) -> None:
-    """A rank's way in, as in a run: its function runs in the main thread, which gets signals."""
+    """Start a rank as a run does: its function runs in the main thread, which gets signals."""
     xla._run_single_devices_in_the_main_thread()
     own_way_in(local_rank, processes)
 

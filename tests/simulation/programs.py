@@ -1,7 +1,7 @@
-"""Ranks that run many programs, as cells of a notebook, of which many fail.
+"""Ranks run many programs one after another, like cells of a notebook; many of them fail.
 
-The plan of each program follows from a seed, so that every rank knows what it is to do, and what
-each collective must give. No rank waits for others between two programs.
+The plan of each program is derived from a seed, so every rank knows what to do and what each
+collective must return. Ranks do not wait for each other between programs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
 from xla_nb.simulation.mesh import Mesh
 
-SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or streams
+SIZES = (3, 40_000, 150_000)  # elements: for a frame, for a board, for memory or streams
 FAILURES = (
     "nothing",
     "raises before",
@@ -46,16 +46,16 @@ FAILURES = (
 
 
 class Bad(Exception):
-    """What the plan tells a rank to raise."""
+    """The error that a plan makes a rank raise."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the members of a program do. `victim` fails so at step `at`."""
+    """The steps of a program's members. `victim` fails at step `at`, as `failure` says."""
 
     number: int
     members: tuple[int, ...]
-    steps: tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]  # operation, numbers, groups
+    steps: tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]  # operation, elements, groups
     victim: int
     failure: str
     at: int
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan(seed: int, number: int, size: int) -> Plan:
-    """The program of that number: even ones do not fail, and run on all ranks."""
+    """Plan program `number`. Even-numbered programs do not fail and run on all ranks."""
     choose = random.Random(f"{seed} {number}")
     everyone = range(size)
     checks = number % 2 == 0
@@ -92,7 +92,7 @@ def plan(seed: int, number: int, size: int) -> Plan:
 
 
 def _groups(choose: random.Random, members: Sequence[int], size: int) -> tuple[Any, ...]:
-    """All ranks, or groups of the members of equal size."""
+    """No groups (all ranks), or equal-sized groups of the members."""
     whole = len(members) == size
     if whole and choose.random() < 0.6:
         return ()
@@ -107,7 +107,7 @@ def values(number: int, step: int, rank: int, count: int) -> Tensor:
 
 
 def call(step: int, plan: Plan, rank: int) -> None:
-    """Perform a step and compare what comes back."""
+    """Run a step and check its result."""
     operation, count, groups = plan.steps[step]
     group = next((each for each in groups if rank in each), range(xr.world_size()))
     rows = [values(plan.number, step, other, count) for other in group]
@@ -155,8 +155,8 @@ def nothing() -> Iterator[None]:
 
 @contextmanager
 def inside(plan: Plan) -> Iterator[None]:
-    """The victim fails in the middle of a collective: as it reduces, between two chunks of its
-    memory or of a stream, or as it waits."""
+    """Make the victim fail inside a collective: while it reduces, between two chunks of memory or
+    of a stream, or while it waits."""
     if plan.failure.startswith("is interrupted"):
         with interrupted(plan.delay, 2 if plan.failure.endswith("twice") else 1):
             yield
@@ -190,7 +190,7 @@ SENDERS: list[threading.Thread] = []
 
 @contextmanager
 def interrupted(delay: float, times: int) -> Iterator[None]:
-    """A real signal at any moment of the rest of the program, or after it."""
+    """Send a real signal during the rest of the program, or after it."""
 
     def send() -> None:
         for _ in range(times):
@@ -203,7 +203,7 @@ def interrupted(delay: float, times: int) -> Iterator[None]:
 
 
 def interrupt(_: int, frame: FrameType | None) -> None:
-    """Raise where the program is; ignored between two, as between cells."""
+    """Raise inside a running program; ignore signals between programs, as between cells."""
     while frame is not None:
         if frame.f_code is run.__code__:
             raise KeyboardInterrupt
@@ -211,7 +211,7 @@ def interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def many_programs(rank: int) -> dict[str, int]:
-    """How often each kind of program has ended how, on this rank."""
+    """Count the ways in which programs ended on this rank."""
     seed, count = int(os.environ["SEED"]), int(os.environ["PROGRAMS"])
     size = xr.world_size()
     ALL[:] = range(size)
@@ -231,7 +231,7 @@ def many_programs(rank: int) -> dict[str, int]:
 
 
 def how(work: Callable[[], None], plan: Plan, rank: int) -> str:
-    """How a rank has ended; fails if that is not as the plan allows."""
+    """Run a program and return how it ended; fail if the plan does not allow that."""
     try:
         work()
     except (Bad, KeyboardInterrupt) as error:
@@ -245,7 +245,7 @@ def how(work: Callable[[], None], plan: Plan, rank: int) -> str:
     return "returned"
 
 
-# ---------------------------------------------------------------- one behaviour each
+# ---------------------------------------------------------------- single behaviors
 
 
 def told(call: Callable[[], object]) -> str:
@@ -257,7 +257,7 @@ def told(call: Callable[[], object]) -> str:
 
 
 def summed(rank: int, count: int = 3, groups: list[list[int]] | None = None) -> float:
-    """The largest number of a sum of the ranks' numbers plus 1."""
+    """The largest element of the sum of `rank + 1` over the ranks."""
     return (
         xm.all_reduce("sum", torch.full((count,), rank + 1.0).to("xla"), groups=groups).max().item()
     )
@@ -280,15 +280,15 @@ def on_some_ranks(rank: int) -> list[object]:
 
 
 def process_groups(rank: int) -> list[object]:
-    """Rank 0 raises before the process group is there; then it is, with a group in it that a later
-    program uses alone, and at last it is made anew."""
+    """Rank 0 raises before the process group exists. The next program creates it with a subgroup,
+    which a later program uses alone; the last program re-creates the process group."""
     this_rank.begin(1)
     found: list[object] = []
     init = functools.partial(dist.init_process_group, "xla", init_method="xla://")
     if rank == 0:
         this_rank.leave("raised ValueError")
     else:
-        # Another rank may have failed with it meanwhile, and is told beside it.
+        # Another rank may have failed for the same reason and be named as well.
         found.append("rank 0: raised ValueError" in told(init))
         this_rank.leave("raised CollectiveMismatch")
     this_rank.begin(2)
@@ -315,7 +315,7 @@ def process_groups(rank: int) -> list[object]:
 
 
 def a_thread_that_outlives_its_program(rank: int) -> list[object]:
-    """A thread of rank 0 waits for the others as its program ends there."""
+    """A thread of rank 0 is waiting for the other ranks when its program ends."""
     begun = Path(os.environ["FOLDER"], "begun")
     found: list[object] = []
     this_rank.begin(1)
@@ -335,8 +335,8 @@ def a_thread_that_outlives_its_program(rank: int) -> list[object]:
 
 
 def a_thread_that_is_busy_in_a_collective(rank: int) -> list[object]:
-    """One of rank 0 is in the middle of an all_reduce, with its memory, when the next program
-    begins there; the others have given up."""
+    """A thread of rank 0 is inside an all_reduce in shared memory when rank 0 begins the next
+    program; the other ranks have given up."""
     found: list[object] = []
     gather, begun, goes_on = Walk._collect, threading.Event(), threading.Event()
 
@@ -367,7 +367,7 @@ def a_thread_that_is_busy_in_a_collective(rank: int) -> list[object]:
 
 
 def a_thread_of_an_earlier_program(rank: int) -> list[object]:
-    """It calls a collective while the main thread does the same."""
+    """A thread of an earlier program and the main thread call a collective at the same time."""
     found: list[object] = []
     starts = threading.Event()
 
@@ -388,7 +388,7 @@ def a_thread_of_an_earlier_program(rank: int) -> list[object]:
 
 
 def ends_without_having_read(rank: int) -> float:
-    """Rank 3 takes no part in a thousand programs, of which others tell each other the ends."""
+    """Rank 3 skips a thousand programs whose ends the other ranks announce to each other."""
     if rank != 3:
         for number in range(1, 1001):
             this_rank.begin(number, [0, 1, 2])
@@ -403,8 +403,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def what_a_failed_program_left_pending(rank: int) -> list[object]:
-    """Program 1 fails on rank 0 after, and inside of, collectives whose results nobody has read;
-    then single ranks execute what is pending."""
+    """Program 1 fails on rank 0 after and inside collectives whose results nobody has read. Then
+    each rank alone executes its pending operations."""
 
     def fails(value: Tensor) -> Tensor:
         reduced = xm.all_reduce("sum", value + 1)

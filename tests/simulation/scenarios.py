@@ -1,7 +1,7 @@
-"""What the ranks do in the tests of the simulated host: each function runs on every rank.
+"""Functions that tests run on the ranks of a simulated host.
 
-A collective's result is compared with what one process computes from all ranks' inputs, which
-`tensor(rank, ...)` reproduces on every rank.
+Each function runs on every rank. A collective's result is compared with one computed locally from
+all ranks' inputs, which `tensor(rank, ...)` reproduces on every rank.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda rows: rows.amin(0),
     "max": lambda rows: rows.amax(0),
 }
-MIDDLE = (173, 229)  # 158 kB of f32: more than travels with a frame, but room at a board for 4
-LARGE = (283, 271)  # 307 kB: more than that
+MIDDLE = (173, 229)  # 158 kB of f32: too large for a frame, but 4 of them fit on a board
+LARGE = (283, 271)  # 307 kB: too large for a board
 
 
 def tensor(rank: int, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -103,7 +103,7 @@ def same(actual: Tensor, expected: Tensor, **tolerance: float) -> None:
     torch.testing.assert_close(actual.cpu(), expected, **tolerance)
 
 
-# --- who a rank is
+# --- rank identity
 
 
 def identity(rank: int) -> dict[str, object]:
@@ -232,7 +232,7 @@ def process_id(rank: int) -> int:
 
 
 def every_check(rank: int) -> dict[str, str]:
-    """Do the checks of CHECKS one after the other; of each the error, or nothing."""
+    """Run the checks named in CHECKS in order; return the error of each, or an empty string."""
     found = {}
     for name in json.loads(os.environ["CHECKS"]):
         found[name] = ""
@@ -245,18 +245,18 @@ def every_check(rank: int) -> dict[str, str]:
     return found
 
 
-def check_all_reduce_kinds(rank: int) -> None:
+def check_all_reduce_supports_every_operation(rank: int) -> None:
     for kind in FOLDS:
         reduces(kind, torch.float32)
         reduces(kind, torch.bool)
 
 
-def check_all_reduce_dtypes(rank: int) -> None:
+def check_all_reduce_sums_every_dtype(rank: int) -> None:
     for dtype in DTYPES:
         reduces("sum", dtype)
 
 
-def check_all_reduce_kinds_of_all_dtypes(rank: int) -> None:
+def check_all_reduce_supports_every_operation_on_every_dtype(rank: int) -> None:
     for dtype in DTYPES:
         for kind in FOLDS:
             reduces(kind, dtype)
@@ -271,7 +271,7 @@ def reduces(kind: str, dtype: torch.dtype) -> None:
     same(xm.all_reduce(kind, mine(3, 5, dtype=dtype)), expected, rtol=0, atol=0)
 
 
-def check_all_reduce_and_or(rank: int) -> None:
+def check_all_reduce_and_or_reject_floats(rank: int) -> None:
     for dtype in (torch.bool, torch.int32, torch.uint8):
         a, b, c, d = everyones(9, dtype=dtype).unbind()
         same(xm.all_reduce("and", mine(9, dtype=dtype)), a & b & c & d)
@@ -284,7 +284,7 @@ def check_all_reduce_and_or(rank: int) -> None:
         raise AssertionError("xm.REDUCE_AND of floats is an error in XLA")
 
 
-def check_all_reduce_large_scaled_and_in_groups(rank: int) -> None:
+def check_all_reduce_supports_large_values_scales_and_groups(rank: int) -> None:
     for shape in ((7,), MIDDLE, LARGE):
         same(xm.all_reduce("sum", mine(*shape)), everyones(*shape).sum(0), rtol=0, atol=0)
         scaled = xm.all_reduce("sum", mine(*shape), scale=0.25)
@@ -297,7 +297,7 @@ def check_all_reduce_large_scaled_and_in_groups(rank: int) -> None:
     )
 
 
-def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
+def check_all_reduce_of_a_list_works_in_place(rank: int) -> None:
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
         ((3,), torch.float32),
         ((2, 2), torch.bfloat16),
@@ -316,7 +316,7 @@ def check_all_reduce_of_a_list_is_in_place(rank: int) -> None:
     assert values[0]._version == version
 
 
-def check_all_reduce_leaves_its_input_and_waits_for_pending_work(rank: int) -> None:
+def check_all_reduce_runs_pending_work_and_keeps_its_input(rank: int) -> None:
     value = mine(4) * 2 + 1
     reduced = xm.all_reduce("sum", value)
     same(value, tensor(rank, 4) * 2 + 1)
@@ -324,7 +324,7 @@ def check_all_reduce_leaves_its_input_and_waits_for_pending_work(rank: int) -> N
     assert not reduced.requires_grad
 
 
-def check_all_gather(rank: int) -> None:
+def check_all_gather_concatenates_in_rank_order(rank: int) -> None:
     for shape in ((2, 3, 4), (4, 60, 50)):
         for dim in (0, 1, -1):
             for pin in (True, False):
@@ -338,7 +338,7 @@ def check_all_gather(rank: int) -> None:
         same(xm.all_gather(mine(6, dtype=dtype), pin_layout=False), expected)
 
 
-def check_all_gather_into_outputs(rank: int) -> None:
+def check_all_gather_fills_given_outputs(rank: int) -> None:
     output = torch.zeros(8, 3, device="xla")
     assert xm.all_gather(mine(2, 3), output=output, pin_layout=False) is output
     same(output, everyones(2, 3).flatten(0, 1))
@@ -361,7 +361,7 @@ def check_all_gather_into_outputs(rank: int) -> None:
             same(result, expected)
 
 
-def check_reduce_scatter(rank: int) -> None:
+def check_reduce_scatter_gives_each_rank_its_chunk(rank: int) -> None:
     for shape, dim in (((8, 3), 0), ((3, 8), 1), ((200, 300), 0), ((200, 300), 1)):
         whole = everyones(*shape).sum(0) * 0.5
         result = xm.reduce_scatter("sum", mine(*shape), scale=0.5, scatter_dim=dim, shard_count=4)
@@ -378,7 +378,7 @@ def check_reduce_scatter(rank: int) -> None:
         same(grouped, whole.chunk(2, dim)[rank // 2])
 
 
-def check_reduce_scatter_of_lists(rank: int) -> None:
+def check_reduce_scatter_accepts_lists(rank: int) -> None:
     values = [mine(8, 2, seed=1), mine(4, seed=2, dtype=torch.bfloat16), mine(12, seed=3)]
     wanted = [
         everyones(8, 2, seed=1).sum(0).chunk(4)[rank],
@@ -397,7 +397,7 @@ def check_reduce_scatter_of_lists(rank: int) -> None:
             same(result, expected, rtol=0, atol=0)
 
 
-def check_outputs_take_the_results_shape(rank: int) -> None:
+def check_outputs_are_resized_to_the_result(rank: int) -> None:
     plain: dict[str, Any] = {"scale": 1.0, "scatter_dim": 0, "shard_count": 4, "pin_layout": False}
     scattered = everyones(8, 2).sum(0).chunk(4)[rank]
     gathered = everyones(2, 3).flatten(0, 1)
@@ -411,12 +411,12 @@ def check_outputs_take_the_results_shape(rank: int) -> None:
             same(output + 1, expected + 1)
 
 
-def check_writing_into_a_view_is_torch_xlas(rank: int) -> None:
+def check_in_place_collectives_on_views_leave_the_base_unchanged(rank: int) -> None:
     base = torch.zeros(8, 2, device="xla")
     part = base[2:6]
     part += mine(4, 2)
     torch_xla.sync()
-    xm.all_reduce("sum", [part])  # torch_xla's in-place collectives leave the base as it was
+    xm.all_reduce("sum", [part])  # torch_xla's in-place collectives do not change the base
     same(part, everyones(4, 2).sum(0))
     same(base[2:6], tensor(rank, 4, 2))
     doubled = torch.zeros(2, dtype=torch.float64, device="xla")
@@ -425,7 +425,7 @@ def check_writing_into_a_view_is_torch_xlas(rank: int) -> None:
     same(doubled, everyones(8).sum(0).chunk(4)[rank].double())
 
 
-#: What an in-place collective may be given of a tensor; the tensor is read afterwards too.
+#: Ways to pass a tensor, or part of one, to an in-place collective.
 PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "the tensor": lambda base: base,
     "its data": lambda base: base.data,
@@ -443,13 +443,13 @@ PARTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-#: Those that are all of its memory.
+#: The ways that cover all of the tensor's memory.
 WHOLE = {"the tensor", "its data", "detached", "transposed data", "flat, detached"}
 
 
-def check_what_collectives_in_place_reach_is_torch_xlas(rank: int) -> None:
-    """The tensor, views made before, and what is written later, as torch_xla's own leave them."""
-    own = XLACS["_xla_all_reduce_inplace"]  # of this process alone, where all ranks have the same
+def check_in_place_collectives_update_the_same_tensors_as_torch_xla(rank: int) -> None:
+    """Tensors, earlier views and later writes end up as with torch_xla's own collectives."""
+    own = XLACS["_xla_all_reduce_inplace"]  # within this process; all ranks have equal values
 
     def seen(reduce: Callable[[Tensor], object], part: Callable[[Tensor], Tensor]) -> list[Any]:
         base = torch.arange(6.0).view(2, 3).to("xla")
@@ -468,14 +468,14 @@ def check_what_collectives_in_place_reach_is_torch_xlas(rank: int) -> None:
     for name, part in PARTS.items():
         expected = seen(lambda given: own("sum", [given], 4.0, [], True), part)
         found = seen(lambda given: xm.all_reduce("sum", [given]), part)
-        if name in WHOLE:  # also in views made before, as DistributedDataParallel needs it
+        if name in WHOLE:  # earlier views are updated too, as DistributedDataParallel needs
             assert found[0] == expected[0], name
             assert found[4:8] == expected[4:8], name  # versions
         else:
             assert found == expected, name
 
 
-def check_all_to_all(rank: int) -> None:
+def check_all_to_all_exchanges_chunks(rank: int) -> None:
     for shape, split, concat in (
         ((8, 3), 0, 0),
         ((2, 8), 1, 0),
@@ -490,7 +490,7 @@ def check_all_to_all(rank: int) -> None:
         same(result, torch.cat(pieces, concat))
 
 
-def check_collective_permute(rank: int) -> None:
+def check_collective_permute_moves_values_between_pairs(rank: int) -> None:
     for shape in ((3,), MIDDLE, LARGE):
         ring = [[source, (source + 1) % 4] for source in range(4)]
         same(xm.collective_permute(mine(*shape), ring), tensor((rank - 1) % 4, *shape))
@@ -509,7 +509,7 @@ def complaint(call: Callable[[], object]) -> str:
     raise AssertionError("answered")
 
 
-def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
+def check_invalid_groups_are_refused(rank: int) -> None:
     for groups, reason in (
         (((0, 1), (2, 3)), "must be a list"),
         ([[0, 1], [1, 2, 3]], "rank 1 appears 2 times"),
@@ -533,8 +533,8 @@ def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
     same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
 
 
-def check_values_that_are_still_on_the_host(rank: int) -> None:
-    """XLA lacks torch.complex and geometric_: torch computes them, and uploads the result later."""
+def check_collectives_accept_values_still_on_the_host(rank: int) -> None:
+    """XLA lacks torch.complex and geometric_; torch computes them and uploads the result later."""
     rows = torch.complex(everyones(4), everyones(4, seed=1))
     same(xm.all_reduce("sum", torch.complex(mine(4), mine(4, seed=1))), rows.sum(0))
     value = torch.complex(mine(4), mine(4, seed=1))
@@ -545,14 +545,14 @@ def check_values_that_are_still_on_the_host(rank: int) -> None:
     same(gathered.view(4, 4)[rank], drawn.cpu())
 
 
-def check_groups_of_different_sizes(rank: int) -> None:
+def check_groups_may_differ_in_size(rank: int) -> None:
     for shape in ((3,), MIDDLE, LARGE):
         reduced = xm.all_reduce("sum", mine(*shape), groups=[[0], [1, 2, 3]])
         same(reduced, everyones(*shape, ranks=[1, 2, 3] if rank else [0]).sum(0))
     same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
 
 
-def check_dimensions_are_counted_from_zero_as_xla_does(rank: int) -> None:
+def check_negative_and_out_of_range_dimensions_are_refused(rank: int) -> None:
     calls: list[Callable[[int], object]] = [
         lambda dim: xm.reduce_scatter("sum", mine(4, 4), 1.0, dim, 4),
         lambda dim: xm.reduce_scatter("sum", [mine(4, 4)], 1.0, dim, 4, pin_layout=False),
@@ -566,7 +566,7 @@ def check_dimensions_are_counted_from_zero_as_xla_does(rank: int) -> None:
     assert "no dimension -1" in complaint(lambda: xm.all_gather(mine(2, 2), -3, pin_layout=False))
 
 
-def check_results_require_gradients_where_torch_xlas_do(rank: int) -> None:
+def check_results_require_gradients_exactly_as_in_torch_xla(rank: int) -> None:
     own, token = XLACS, XLACS["_get_all_reduce_token"]("xla:0")
     value = mine(4).requires_grad_()
     ring = [[source, (source + 1) % 4] for source in range(4)]
@@ -595,14 +595,14 @@ def check_results_require_gradients_where_torch_xlas_do(rank: int) -> None:
     same(gathered.detach(), everyones(4).flatten())
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        gathered.sum().backward()  # torch warns, and no gradient arrives
+        gathered.sum().backward()  # torch warns and computes no gradient
     assert value.grad is None
     assert "_c10d_functional::all_reduce: an autograd kernel was not" in str(told[0].message)
     some = value if rank else value.detach()  # ranks agree whether or not they need a gradient
     same(xm.all_gather(some).detach(), everyones(4).flatten())
 
 
-def check_float8_is_moved(rank: int) -> None:
+def check_float8_values_can_be_moved(rank: int) -> None:
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         rows = [tensor(other, 4).to(dtype).float() for other in range(4)]
         value = mine(4).to(dtype)
@@ -613,13 +613,13 @@ def check_float8_is_moved(rank: int) -> None:
         same(exchanged.float(), torch.stack(rows)[:, rank])
 
 
-def check_a_full_graph_has_no_rendezvous(rank: int) -> None:
+def check_rendezvous_in_a_full_graph_is_refused(rank: int) -> None:
     meet = torch_xla.compile(lambda value: xm.rendezvous("end"), full_graph=True)
     assert "full_graph=True" in complaint(lambda: meet(mine(4)))
     assert len(xm.rendezvous("end")) == 4
 
 
-def check_a_collective_in_a_scan_is_refused(rank: int) -> None:
+def check_collectives_inside_scan_are_refused(rank: int) -> None:
     start, rows = torch.zeros(2, device="xla"), mine(3, 2)
 
     def reduced(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -631,7 +631,7 @@ def check_a_collective_in_a_scan_is_refused(rank: int) -> None:
     same(xm.all_reduce("sum", summed), everyones(3, 2).sum((0, 1)))
 
 
-def check_broadcast(rank: int) -> None:
+def check_broadcast_copies_the_roots_values(rank: int) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         values = [mine(5, dtype=dtype), mine(2, 2, dtype=dtype, seed=1)]
         xm.collective_broadcast(values, root_ordinal=2)
@@ -644,7 +644,7 @@ def check_broadcast(rank: int) -> None:
     same(model.weight.detach(), nn.Linear(4, 3).weight.detach())
 
 
-def check_rendezvous(rank: int) -> None:
+def check_rendezvous_exchanges_payloads(rank: int) -> None:
     assert xm.rendezvous("plain") == [b""] * 4
     assert xm.rendezvous("named", f"rank {rank}".encode()) == [
         f"rank {other}".encode() for other in range(4)
@@ -659,7 +659,7 @@ def check_rendezvous(rank: int) -> None:
     assert result == (tensor(1, 3).sum().item() if rank == 1 else None)
 
 
-def check_values_of_many_chunks(rank: int) -> None:
+def check_all_reduce_handles_values_of_many_chunks(rank: int) -> None:
     ragged = 2_500_003  # 10 MB: three chunks of shared memory, the last one short
     both = [mine(ragged), mine(999_983, dtype=torch.int32), mine(ragged, seed=1)]
     wanted = [
@@ -672,7 +672,7 @@ def check_values_of_many_chunks(rank: int) -> None:
     same(xm.all_reduce("sum", mine(3)), everyones(3).sum(0))
 
 
-def check_every_collective_moves_values_of_many_chunks(rank: int) -> None:
+def check_every_collective_handles_values_of_many_chunks(rank: int) -> None:
     ragged, rows = 2_500_003, 2_500_004
     first, second = (xm.all_reduce("max", mine(ragged, seed=seed)) for seed in (2, 3))
     same(first, everyones(ragged, seed=2).amax(0))
@@ -691,7 +691,7 @@ def check_every_collective_moves_values_of_many_chunks(rank: int) -> None:
     same(xm.all_reduce("sum", mine(3)), everyones(3).sum(0))
 
 
-def check_gradients_through_functions(rank: int) -> None:
+def check_differentiable_collectives_propagate_gradients(rank: int) -> None:
     value = mine(3).requires_grad_()
     weight = torch.arange(3.0).to("xla")
     (xf.all_reduce("sum", value, scale=0.5) * weight).sum().backward()
@@ -750,7 +750,7 @@ def check_training_with_optimizer_step(rank: int) -> None:
 
 
 def train_in_a_full_graph(model: nn.Module, rank: int, steps: int) -> None:
-    """Steps of SGD, with the model's own way of averaging gradients, each compiled whole."""
+    """Run SGD steps, each compiled as one graph; the model averages its own gradients."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(inputs: Tensor, wanted: Tensor) -> None:
@@ -787,7 +787,7 @@ def check_training_in_a_full_graph(rank: int) -> None:
     except RuntimeError as error:
         assert "Unexpected execution" in str(error)
     else:
-        assert rank != 0  # torch_xla raises in a host's first process alone
+        assert rank != 0  # torch_xla raises only in a host's first process
 
 
 def check_training_with_ddp_in_a_full_graph(rank: int) -> None:
@@ -835,7 +835,7 @@ def check_training_with_ddp(rank: int) -> None:
     equal_parameters(model, reference_training(5, torch.optim.SGD, 0.1))
 
 
-def check_accumulated_gradients_with_ddp(rank: int) -> None:
+def check_ddp_accumulates_gradients_under_no_sync(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     reference = net()
     model = nn.parallel.DistributedDataParallel(net().to("xla"), gradient_as_bucket_view=True)
@@ -851,7 +851,7 @@ def check_accumulated_gradients_with_ddp(rank: int) -> None:
 
 
 def accumulate(model: nn.Module, parts: Sequence[int], step: int) -> None:
-    """The gradient of the mean over the batches of these ranks, added to what there is."""
+    """Add the gradient of the mean loss over these ranks' batches to existing gradients."""
     device = next(model.parameters()).device
     pairs = [batch(part, step) for part in parts]
     inputs, wanted = (torch.cat(each).to(device) for each in zip(*pairs, strict=True))
@@ -908,7 +908,7 @@ def check_sync_batch_norm(rank: int) -> None:
 # --- torch.distributed
 
 
-def check_process_group(rank: int) -> None:
+def check_process_group_runs_collectives(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     assert (dist.get_rank(), dist.get_world_size()) == (rank, 4)
     value = mine(4)
@@ -942,7 +942,7 @@ def check_process_group(rank: int) -> None:
     dist.barrier()
 
 
-def check_complex_numbers_in_place_are_refused_as_torch_xla_does(rank: int) -> None:
+def check_in_place_process_group_calls_refuse_complex_tensors(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     in_place = [dist.all_reduce, functools.partial(dist.broadcast, src=1)]
     for call in in_place if SINCE_2_9 else in_place[:1]:  # 2.8 broadcasts the complex tensor itself
@@ -955,7 +955,7 @@ def check_complex_numbers_in_place_are_refused_as_torch_xla_does(rank: int) -> N
     same(value, rows.sum(0))
 
 
-def check_process_group_with_a_root(rank: int) -> None:
+def check_process_group_runs_collectives_with_a_root(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     if not SINCE_2_9:
         return
@@ -971,7 +971,7 @@ def check_process_group_with_a_root(rank: int) -> None:
     same(value, everyones(3).sum(0) if rank == 1 else tensor(rank, 3))
 
 
-def check_point_to_point(rank: int) -> None:
+def check_send_and_recv_move_values(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     for shape in ((3,), MIDDLE, LARGE):
         value = mine(*shape)
@@ -983,11 +983,11 @@ def check_point_to_point(rank: int) -> None:
             same(value, tensor(0 if rank == 1 else 3, *shape))
 
 
-def check_subgroups(rank: int) -> None:
+def check_subgroups_run_independently(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     groups = [dist.new_group(ranks) for ranks in HALVES]
     own = half(rank)
-    for _ in range(3 if rank % 2 else 1):  # the groups need not keep step with each other
+    for _ in range(3 if rank % 2 else 1):  # groups may call different numbers of collectives
         value = mine(4)
         dist.all_reduce(value, group=groups[rank % 2])
         same(value, everyones(4, ranks=own).sum(0))
@@ -1026,7 +1026,7 @@ def check_functional_collectives(rank: int) -> None:
         same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
 
 
-# --- what torch_xla lacks
+# --- calls that torch_xla lacks
 
 
 def calls_that_torch_xla_lacks(rank: int) -> dict[str, str]:
@@ -1054,19 +1054,19 @@ def _how_it_ends(call: Callable[[], object]) -> str:
         return type(error).__name__
 
 
-def check_a_group_of_some_ranks_needs_no_others(rank: int) -> None:
+def check_a_subgroup_needs_no_other_ranks(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     group = dist.new_group([1, 3])
     if rank in (1, 3):
         sent, summed = (torch.full((2,), float(rank), device="xla") for _ in range(2))
         dist.broadcast(sent, src=3, group=group)
         dist.all_reduce(summed, group=group)
-        # torch_xla 2.8 takes the source's place in the group, 1, for its ordinal
+        # torch_xla 2.8 mistakes the source's index in the group, 1, for its ordinal
         source = 3.0 if SINCE_2_9 else 1.0
         assert (sent.cpu().tolist(), summed.cpu().tolist()) == ([source] * 2, [4.0, 4.0])
 
 
-def check_a_batch_of_sends_and_receives_goes_in_its_order(rank: int) -> None:
+def check_batched_sends_and_receives_run_in_order(rank: int) -> None:
     dist.init_process_group("xla", init_method="xla://")
     other = rank ^ 1
     sent, received = torch.full((2,), float(rank), device="xla"), torch.zeros(2, device="xla")
@@ -1097,7 +1097,7 @@ def check_compiled_collectives(rank: int) -> None:
         same(step(mine(4, seed=seed), weight), expected)
 
 
-def check_compiled_all_gather_and_functional_names(rank: int) -> None:
+def check_compiled_all_gather_and_functional_collectives(rank: int) -> None:
     ops = torch.ops._c10d_functional
 
     @torch.compile(backend="openxla")
@@ -1202,7 +1202,7 @@ def check_compiled_full_graph_with_a_collective_is_refused(rank: int) -> None:
     assert "all_reduce" in complaint(lambda: step(mine(4)))
 
 
-# --- what is refused
+# --- unsupported functions
 
 
 def refused(rank: int) -> dict[str, str]:
@@ -1225,7 +1225,7 @@ def refused(rank: int) -> dict[str, str]:
 
 
 def names_of_xlac(rank: int) -> tuple[list[str], list[str]]:
-    """All names, and the replaced ones."""
+    """All names of `torch_xla._XLAC`, and the replaced ones."""
     replaced = [
         name
         for name in dir(torch_xla._XLAC)
@@ -1311,7 +1311,7 @@ def mismatch_caught(rank: int) -> list[float]:
 
 
 def mismatch_with_a_group(rank: int) -> None:
-    """Rank 0 meets rank 1 alone, while rank 1 and the others meet everyone."""
+    """Rank 0 reduces over the group [0, 1], while ranks 1 to 3 reduce over all ranks."""
     dist.init_process_group("xla", init_method="xla://")
     group = dist.new_group([0, 1])
     if rank == 0:
@@ -1321,8 +1321,8 @@ def mismatch_with_a_group(rank: int) -> None:
 
 
 def mismatch_with_a_group_of_late_ranks(rank: int) -> None:
-    """Ranks 1 and 2 meet everyone before rank 0 meets rank 1 alone, and rank 3 after it. They
-    end without another word from rank 0."""
+    """Ranks 1 and 2 reduce over all ranks before rank 0 reduces over its group, rank 3 after it.
+    They fail without another message from rank 0."""
     dist.init_process_group("xla", init_method="xla://")
     group = dist.new_group([0, 1])
     if rank == 0:
@@ -1340,8 +1340,8 @@ def mismatch_with_a_group_of_late_ranks(rank: int) -> None:
 
 
 def interrupted_while_it_waits(rank: int) -> list[list[float]]:
-    """Rank 2 is interrupted in three collectives in which it waits for rank 0, and goes on with the
-    next one each time. Gives what the rank has got."""
+    """Interrupt rank 2 in three collectives while it waits for rank 0; it continues with the next
+    one each time. Returns the results that the rank received."""
     xm.rendezvous("all there")
     got = []
     for turn in range(6):
@@ -1361,8 +1361,8 @@ def interrupted_while_it_waits(rank: int) -> list[list[float]]:
 
 
 def interrupted_in_a_large_one(rank: int) -> list[str]:
-    """Rank 2 is interrupted while it waits for rank 0, at the first meeting of a collective that
-    takes several or at the next one, and begins it anew. Gives how each of the two has ended."""
+    """Interrupt rank 2 while it waits for rank 0, at the first or second meeting of a collective
+    that takes several, and call it again. Returns how each of the two calls ended."""
     xm.rendezvous("all there")
     waited = int(os.environ["WAITED"])
     barrier = _Meeting._barrier
@@ -1395,7 +1395,7 @@ def interrupted_in_a_large_one(rank: int) -> list[str]:
 
 
 def _interrupt(thread: int) -> None:
-    """Interrupt a thread that waits for rank 0, as a run is stopped."""
+    """Interrupt a thread that waits for rank 0, as stopping a run does."""
     until(lambda: (wait := this_rank.waiting()) is not None and 0 in wait.missing)
     interrupt = ctypes.py_object(KeyboardInterrupt)
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), interrupt) == 1
@@ -1428,7 +1428,7 @@ def returns_before_any(rank: int) -> None:
 
 
 def calls_one_more(rank: int) -> list[int]:
-    """Rank 1 calls a collective when all others have returned."""
+    """Rank 1 calls a collective after all other ranks have returned."""
     if rank == 1:
         until(lambda: files("*.result") == 3)
         try:
@@ -1451,7 +1451,7 @@ def files(pattern: str) -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # the launcher's alarm ends a rank that waits in vain
+    while not condition():  # the launcher's alarm kills a rank that waits forever
         time.sleep(0.01)
 
 
@@ -1467,8 +1467,8 @@ def killed(rank: int) -> str:
 
 
 def killed_inside(rank: int) -> list[str]:
-    """Ranks 1 and 3 come to the next step once rank 0, which lives on, has left the collective;
-    none is in step with the others after it."""
+    """Ranks 1 and 3 reach the next step after rank 0 has left the collective, still alive. No ranks
+    are in step afterwards."""
     barrier = _Meeting._barrier
 
     def late(meeting: _Meeting) -> None:
@@ -1491,7 +1491,7 @@ def killed_inside(rank: int) -> list[str]:
 
 
 def raises_inside(rank: int) -> str:
-    """Rank 2 lacks memory between two steps of a collective."""
+    """Rank 2 runs out of memory between two steps of a collective."""
     xm.rendezvous("all there")
     if rank == 2:
         Walk._collect = _lacks_memory  # type: ignore[method-assign]
@@ -1503,7 +1503,7 @@ def raises_inside(rank: int) -> str:
 
 
 def raises_between_hosts(rank: int) -> str:
-    """Rank 1 of two hosts lacks memory for its share, in a group with unequally many on each."""
+    """Rank 1 runs out of memory for its share; the two hosts have unequal parts of its group."""
     xm.rendezvous("all there")
     if rank == 1:
         Reduction.fold = _lacks_memory  # type: ignore[method-assign, assignment]
@@ -1513,7 +1513,7 @@ def raises_between_hosts(rank: int) -> str:
         return str(error)
     except MemoryError:
         this_rank.leave("raised MemoryError")
-        until(lambda: files("0.result") == 1)  # others hear it while this process lives
+        until(lambda: files("0.result") == 1)  # this process must live until others know
     return ""
 
 
@@ -1522,7 +1522,7 @@ def _lacks_memory(*_: object) -> None:
 
 
 def late(rank: int) -> list[Any]:
-    """Rank 0 arrives once the others have reported that they wait."""
+    """Rank 0 arrives after the other ranks have reported that they are waiting."""
     agreement._LATE = 0.1
     waits: list[Wait] = []
     watcher = threading.Thread(target=watch, args=(waits,))
@@ -1581,7 +1581,7 @@ def forked_children(rank: int) -> float:
 
 
 def collective_in_a_child(rank: int) -> tuple[str, list[bytes]]:
-    """What a forked child of rank 1 is told, while the ranks go on."""
+    """The error in a forked child of rank 1, and the result of the ranks' next rendezvous."""
     reading, writing = os.pipe()
     if rank == 1:
         if (child := os.fork()) == 0:
@@ -1611,7 +1611,7 @@ def nothing(rank: int) -> int:
 def open_files() -> list[str]:
     names = []
     for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
+        with contextlib.suppress(FileNotFoundError):  # the file of the listing itself
             names.append(str(fd.readlink()))
     return names
 
@@ -1624,14 +1624,14 @@ def processes_and_ports(rank: int) -> list[float]:
 
 
 def between_hosts(rank: int) -> None:
-    """Six ranks of several hosts: values for the memory, which no number of ranks divides."""
+    """Reduce values in shared memory, divided unevenly, over six ranks of several hosts."""
     everyone = [list(range(6))]
     for groups in (everyone, [[0, 1, 3, 4], [2, 5]], [[0, 1, 5], [2, 3, 4]]):
         group = next(each for each in groups if rank in each)
         for dtype in (torch.float32, torch.int64, torch.bool):
             for kind, fold in FOLDS.items():
                 if kind == "mul" and dtype != torch.bool:
-                    continue  # grows beyond the type
+                    continue  # would overflow
                 rows = torch.stack([tensor(other, 100, 101, dtype=dtype) for other in group])
                 if dtype == torch.bool:
                     expected = rows.any(0) if kind in ("sum", "max") else rows.all(0)
@@ -1645,7 +1645,7 @@ def between_hosts(rank: int) -> None:
     halved = xm.all_reduce("sum", mine(100, 101), scale=0.5).cpu()
     rows = torch.stack([tensor(other, 100, 101) for other in range(6)])
     torch.testing.assert_close(halved, rows.sum(0) / 2)
-    # The ranks of a host have unequal shares of it, some none, or one that is a piece less.
+    # A host's ranks get unequal shares: some are empty, or a piece shorter.
     for count in (1_048_577, 524_289, 786_433):
         many = xm.all_reduce("sum", torch.full((count,), float(rank)).to("xla")).cpu()
         assert (many == 15.0).all()

@@ -1,4 +1,4 @@
-"""What torch_xla says of a simulated host and its devices, in its ranks."""
+"""Values that torch_xla reports in ranks about a simulated host and its devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def variables(wish: str, n: int | None = None) -> dict[str, str]:
     return tpu.variables()
 
 
-def test_ranks_of_a_v4_are_told_so(simulate: Simulate) -> None:
+def test_torch_xla_reports_a_v4_host_by_default(simulate: Simulate) -> None:
     answers = simulate("told", env=variables("")).values()
     for rank, each in enumerate(answers):
         assert each == {
@@ -54,23 +54,23 @@ def test_ranks_of_a_v4_are_told_so(simulate: Simulate) -> None:
         }
 
 
-def test_the_type_can_be_chosen(simulate: Simulate) -> None:
+def test_torch_xla_reports_the_chosen_tpu_type(simulate: Simulate) -> None:
     answers = simulate("told", ranks=2, env=variables("v5litepod-8", 2)).values()
     assert [each["type"] for each in answers] == ["v5litepod"] * 2
     assert [each["kind"] for each in answers] == ["TPU v5 lite"] * 2
     assert [(each["chips"], each["processes"]) for each in answers] == [(8, 2)] * 2
 
 
-def test_without_a_type_ranks_are_told_of_a_cpu(simulate: Simulate) -> None:
+def test_torch_xla_reports_cpu_devices_on_a_simulated_cpu_host(simulate: Simulate) -> None:
     answers = simulate("told_of_a_cpu", env={"XLA_NB_SIMULATE": "cpu"}).values()
     assert answers == [("CPU", "CPU", [f"CPU:{rank}"], True, str(rank), "4") for rank in range(4)]
 
 
 @pytest.mark.parametrize(("wish", "ranks", "bounds"), [("v4-8", 4, "2,2,1"), ("v6e-8", 8, "2,4,1")])
-def test_processes_have_the_variables_that_torch_xla_sets_on_a_tpu(
+def test_ranks_have_the_variables_torch_xla_sets_on_a_tpu(
     simulate: Simulate, wish: str, ranks: int, bounds: str
 ) -> None:
-    """Those of configure_topology and initialize_multiprocess."""
+    """The variables set by configure_topology and initialize_multiprocess."""
     expected = [
         {
             "PJRT_DEVICE": "TPU",
@@ -90,18 +90,16 @@ def test_processes_have_the_variables_that_torch_xla_sets_on_a_tpu(
     assert found.values() == expected
 
 
-def test_child_processes_are_told_of_the_cpu_that_computes(simulate: Simulate) -> None:
+def test_child_processes_of_ranks_use_the_cpu(simulate: Simulate) -> None:
     assert simulate("told_a_child", ranks=1, env=variables("")).values() == ["CPU"]
 
 
-def test_a_tpus_autocast_computes_in_bfloat16(simulate: Simulate) -> None:
+def test_autocast_on_a_simulated_tpu_uses_bfloat16(simulate: Simulate) -> None:
     assert simulate("autocast", ranks=1, env=variables("")).values() == ["torch.bfloat16"]
 
 
 @pytest.mark.parametrize("env", [variables(""), {"XLA_NB_SIMULATE": "cpu"}], ids=["tpu", "cpu"])
-def test_accelerate_knows_each_ranks_place_and_trains(
-    simulate: Simulate, env: dict[str, str]
-) -> None:
+def test_accelerate_detects_each_rank_and_trains(simulate: Simulate, env: dict[str, str]) -> None:
     job = simulate("accelerated", env=env)
     places, sizes, weights = zip(*job.values(), strict=True)
     assert places == (0, 1, 2, 3)
@@ -110,12 +108,12 @@ def test_accelerate_knows_each_ranks_place_and_trains(
     assert (job.folder / "out").read_text().count("printed by one rank") == 1
 
 
-def test_a_key_that_no_tpu_vm_has_is_an_error_of_the_metadata_server(simulate: Simulate) -> None:
+def test_unknown_metadata_attribute_raises_404(simulate: Simulate) -> None:
     answers = simulate("unknown_metadata", ranks=1, env=variables("")).values()
     assert answers == ["404 Not Found: a simulated host has no attribute 'agent-worker-number'."]
 
 
-def test_the_answers_in_the_guide_are_those_that_ranks_get(simulate: Simulate) -> None:
+def test_values_in_the_guide_match_those_in_ranks(simulate: Simulate) -> None:
     table = GUIDE.partition("| what rank 1 of 4 asks |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `(.*)` \| `(.*)` \|$", table, re.MULTILINE))
     assert len(rows) > 10
@@ -123,14 +121,14 @@ def test_the_answers_in_the_guide_are_those_that_ranks_get(simulate: Simulate) -
     assert found[1] == [ast.literal_eval(answer) for answer in rows.values()]
 
 
-def test_the_guide_names_each_reason_for_a_refusal(simulate: Simulate) -> None:
+def test_guide_lists_every_reason_for_refusal(simulate: Simulate) -> None:
     (reasons,) = simulate("reasons_for_refusals", ranks=1).values()
     table = GUIDE.partition("| refused | because |")[2].partition("\n\n")[0]
     assert {row.rpartition(" | ")[2].strip(" |") for row in table.splitlines()[2:]} >= set(reasons)
 
 
 @pytest.mark.parametrize("what", ["memory", "kernel"])
-def test_what_only_a_tpu_has_is_refused(simulate: Simulate, what: str) -> None:
+def test_tpu_only_features_are_refused(simulate: Simulate, what: str) -> None:
     if what == "kernel":
         need("jax")
     ended = simulate(f"asks_for_{what}", ranks=1, env=variables("")).ranks[0]

@@ -1,4 +1,4 @@
-"""Ranks of one host meet at a board in shared memory; here two of them, in one process."""
+"""The board in shared memory where ranks of a host meet, with all ranks in one process."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def arrive(board: Board, rank: int, step: int = FIRST, what: bytes = b"sum") -> 
     return board.arrive(rank, step, what, b"message of %d at %d" % (rank, step))
 
 
-def test_the_last_one_to_arrive_is_told_so() -> None:
+def test_arrive_returns_true_for_the_last_rank() -> None:
     board = Board(3)
     assert [arrive(board, rank) for rank in (2, 0, 1)] == [False, False, True]
     assert board.is_complete(FIRST)
 
 
-def test_those_that_have_not_arrived_are_missing() -> None:
+def test_missing_lists_ranks_that_have_not_arrived() -> None:
     board = Board(3)
     arrive(board, 1)
     assert board.missing(FIRST) == [0, 2]
     assert not board.is_complete(FIRST)
 
 
-def test_one_that_is_a_step_ahead_has_arrived_and_its_message_is_there_still() -> None:
+def test_rank_one_step_ahead_counts_as_arrived_and_keeps_its_message() -> None:
     board = Board(2)
     arrive(board, 0)
     arrive(board, 1)
@@ -46,17 +46,17 @@ def test_one_that_is_a_step_ahead_has_arrived_and_its_message_is_there_still() -
     assert board.messages(FIRST, (0, 1)) == messages
 
 
-def test_one_that_is_in_its_next_program_has_not_arrived() -> None:
+def test_rank_in_its_next_program_does_not_count_as_arrived() -> None:
     board = Board(2)
     arrive(board, 0)
     arrive(board, 1, ANOTHER)
     assert board.missing(FIRST) == [1]
     assert board.missing(ANOTHER) == [0]
     assert not board.is_complete(FIRST)
-    assert board.messages(FIRST, (0, 1)) == {0: b"message of 0 at 1"}  # rank 1 has no other there
+    assert board.messages(FIRST, (0, 1)) == {0: b"message of 0 at 1"}  # none from rank 1
 
 
-def test_ranks_that_are_there_for_something_else_are_noticed() -> None:
+def test_ranks_calling_different_operations_do_not_agree() -> None:
     board = Board(2)
     arrive(board, 0)
     arrive(board, 1, what=b"max")
@@ -67,12 +67,12 @@ def test_ranks_that_are_there_for_something_else_are_noticed() -> None:
     assert board.is_agreed(SECOND)
 
 
-def test_a_message_that_does_not_fit_is_refused() -> None:
+def test_oversized_message_is_refused() -> None:
     with pytest.raises(ValueError, match="A message of 65536 bytes does not fit on the board"):
         Board(1).arrive(0, FIRST, b"sum", bytes(1 << 16))
 
 
-def test_payloads_are_there_until_the_next_step_is_over() -> None:
+def test_payloads_stay_available_until_the_next_step_completes() -> None:
     board = Board(2)
     board.arrive(0, FIRST, b"sum", b"", [b"ab", memoryview(b"c")])
     board.arrive(1, FIRST, b"sum", b"", [b"d"])
@@ -81,7 +81,7 @@ def test_payloads_are_there_until_the_next_step_is_over() -> None:
     assert {rank: bytes(payload) for rank, payload in payloads.items()} == {0: b"abc", 1: b"d"}
 
 
-def test_the_bell_wakes_all_that_sleep_and_is_heard_once() -> None:
+def test_bell_wakes_every_waiting_rank_once() -> None:
     boards = [Board(3)]
     boards += [copy.copy(boards[0]) for _ in range(2)]
     for board in boards:
@@ -112,7 +112,7 @@ def test_the_bell_wakes_all_that_sleep_and_is_heard_once() -> None:
 
 @pytest.fixture
 def pair():
-    """The agreements of ranks 0 and 1, and their board."""
+    """The agreements of ranks 0 and 1 on one board."""
     board = Board(2)
     ends = socket.socketpair()
     agreements = []
@@ -126,9 +126,9 @@ def pair():
         end.close()
 
 
-def test_what_a_rank_sends_after_the_meeting_waits_for_its_own(pair, monkeypatch) -> None:
-    """Rank 0 looks at the stream of rank 1 just as that one arrives and goes on. What it has sent
-    since are bytes of any kind, as a payload of rendezvous: these would be a farewell."""
+def test_bytes_sent_after_a_meeting_stay_in_the_inbox(pair, monkeypatch) -> None:
+    """Rank 0 reads rank 1's stream just after rank 1 arrived and continued. The bytes that rank 1
+    then sent may be anything, such as a rendezvous payload; these look like a farewell."""
     early, late = pair
     board = early._board
     sent = Frame(0, "", "", farewell=True).pack() + b"data"
@@ -154,8 +154,8 @@ def test_what_a_rank_sends_after_the_meeting_waits_for_its_own(pair, monkeypatch
         ),
     ],
 )
-def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(pair, second, says) -> None:
-    """Both are in the stream when rank 0 reads the first, as if its core was busy until then."""
+def test_second_frame_is_processed_when_read_together_with_the_first(pair, second, says) -> None:
+    """Both frames are in the stream when rank 0 reads the first, as on a busy core."""
     early, late = pair
     first = Frame(0, "of its group", "line\t1")
     late.mesh.streams[0].send(first.pack() + second.pack())
@@ -164,21 +164,21 @@ def test_what_a_rank_sent_is_seen_though_it_was_read_with_the_last(pair, second,
         early.meet("all_reduce", range(2))
 
 
-def test_that_a_rank_has_returned_is_read_from_the_board(pair) -> None:
+def test_ranks_learn_from_the_board_that_another_returned(pair) -> None:
     early, late = pair
     late.leave("returned")
-    assert not early.mesh.streams[1].fill()  # to tell each other rank takes long of many
+    assert not early.mesh.streams[1].fill()  # no frame: with many ranks, sending them takes long
     with pytest.raises(CollectiveMismatch, match="Rank 1 returned while rank 0 was in all_reduce"):
         early.meet("all_reduce", range(2))
 
 
-def test_one_that_has_returned_from_an_earlier_program_has_not_from_this_one() -> None:
+def test_return_from_an_earlier_program_does_not_count_for_later_ones() -> None:
     board = Board(2)
     board.returns(1, 3)
     assert [board.returned(number, range(2)) for number in (2, 3, 4)] == [{1}, {1}, set()]
 
 
-def test_what_a_rank_had_sent_comes_before_that_it_has_returned(pair) -> None:
+def test_frames_sent_before_returning_take_precedence_over_the_return(pair) -> None:
     early, late = pair
     late.mesh.streams[0].send(Frame(0, "of its group", "line\t1").pack())
     late.leave("returned")
@@ -187,7 +187,7 @@ def test_what_a_rank_had_sent_comes_before_that_it_has_returned(pair) -> None:
 
 
 @pytest.mark.parametrize("has_come", [True, False])
-def test_a_rank_of_a_group_that_has_returned_is_not_waited_for(pair, has_come) -> None:
+def test_group_does_not_wait_for_a_returned_rank(pair, has_come) -> None:
     early, late = (
         Agreement(Mesh(n, 3, each.mesh.streams), Board(3)) for n, each in enumerate(pair)
     )
@@ -202,7 +202,7 @@ def test_a_rank_of_a_group_that_has_returned_is_not_waited_for(pair, has_come) -
             early.meet("sum", range(2))
 
 
-def test_ranks_stay_in_step_when_one_is_interrupted_twice_while_it_waits(pair, monkeypatch) -> None:
+def test_ranks_stay_in_step_after_two_interrupts_while_waiting(pair, monkeypatch) -> None:
     early, late = pair
     with monkeypatch.context() as patch:
         patch.setattr(early._board, "wait", interrupt)
@@ -227,7 +227,7 @@ def interrupt(*_: object) -> bool:
     raise KeyboardInterrupt
 
 
-def test_a_child_of_a_rank_is_refused(pair) -> None:
+def test_collective_in_a_child_process_is_refused(pair) -> None:
     pair[0]._owner = os.getppid()
     with pytest.raises(RuntimeError, match="A child process of rank 0 called all_reduce"):
         pair[0].meet("all_reduce", range(2))
@@ -237,7 +237,7 @@ def test_a_child_of_a_rank_is_refused(pair) -> None:
     ("name", "says"),
     [(b"", None), (b"CollectiveMismatch", "rank 1 raised KeyError during all_gather")],
 )
-def test_what_a_rank_shared_in_memory_is_not_trusted_once_it_has_given_up(pair, name, says) -> None:
+def test_confirm_raises_if_a_rank_failed_during_the_collective(pair, name, says) -> None:
     early, late = pair
     what = "rank 1 raised KeyError during all_gather" if says else "returned"
     late.mesh.streams[0].send(Frame(0, what, "", bytearray(name), farewell=True).pack())
@@ -248,7 +248,7 @@ def test_what_a_rank_shared_in_memory_is_not_trusted_once_it_has_given_up(pair, 
             early.confirm("all_reduce", [1])
 
 
-def test_a_rank_arrives_in_a_new_program_once_all_have_begun_it(pair) -> None:
+def test_rank_arrives_in_a_new_program_after_all_have_begun_it(pair) -> None:
     board = pair[0]._board
     ahead, behind = (Agreement(each.mesh, each._board, number=1) for each in pair)
     ahead.begin()
@@ -258,7 +258,7 @@ def test_a_rank_arrives_in_a_new_program_once_all_have_begun_it(pair) -> None:
     thread.start()
     while not (wait := ahead._waits.current) or wait.missing != (1,):
         thread.join(0.001)
-    assert board.missing(ANOTHER) == [0, 1]  # rank 0 has not put its message up
+    assert board.missing(ANOTHER) == [0, 1]  # rank 0 has not posted its message
     behind.begin()
     behind.meet("sum", range(2))
     thread.join()

@@ -1,4 +1,4 @@
-"""Ranks that diverge raise an error, on all ranks, that says which rank does what and where."""
+"""When ranks diverge, all of them raise an error that lists each rank's call and line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Simulate = Callable[..., Job]
 
 
 def mismatch(job: Job, *ranks: int) -> list[str]:
-    """The lines of the CollectiveMismatch, the same on all these ranks, below its heading, which
-    names the two groups of ranks, the smaller one first."""
+    """The lines of the CollectiveMismatch below its heading. The error must be the same on these
+    ranks; its heading names the two groups of ranks, the smaller one first."""
     ended = [job.ranks[rank] for rank in ranks]
     assert {each.how for each in ended} == {"CollectiveMismatch"}, ended
     messages = {each.value.partition("\nTraceback")[0] for each in ended}
@@ -46,7 +46,7 @@ def mismatch(job: Job, *ranks: int) -> list[str]:
         ("mismatch_order", "1–3: all_reduce sum f32[3]", "0: all_reduce sum f32[4]"),
     ],
 )
-def test_a_mismatch_says_on_every_rank_what_each_rank_called(
+def test_mismatch_lists_each_ranks_call_on_every_rank(
     simulate: Simulate, scenario: str, most: str, other: str
 ) -> None:
     lines = mismatch(simulate(scenario), 0, 1, 2, 3)
@@ -57,18 +57,16 @@ def test_a_mismatch_says_on_every_rank_what_each_rank_called(
 
 
 @pytest.mark.parametrize("late", ["", "_of_late_ranks"])
-def test_a_group_that_meets_alone_and_the_others_who_meet_all_are_named(
-    simulate: Simulate, late: str
-) -> None:
+def test_mismatch_names_a_group_collective_and_a_global_one(simulate: Simulate, late: str) -> None:
     job = simulate(f"mismatch_with_a_group{late}")
     assert {ended.how for ended in job.ranks.values()} == {"CollectiveMismatch"}
     for rank in (0, 1):
         assert "  rank 0: all_reduce sum f32[4] groups [[0,1]] at " in job.ranks[rank].value
         assert re.search(r"  ranks? 1\S*: all_reduce sum f32\[4\] at ", job.ranks[rank].value)
-    assert all("rank 0: " in job.ranks[rank].value for rank in (2, 3))  # it calls, or has raised
+    assert all("rank 0: " in job.ranks[rank].value for rank in (2, 3))  # waiting or raised
 
 
-def test_ranks_stay_in_step_after_an_interrupt_that_one_has_caught(simulate: Simulate) -> None:
+def test_ranks_stay_in_step_after_a_caught_interrupt(simulate: Simulate) -> None:
     sums = [[10.0**turn * (1 + 2 + 3 + 4)] * 3 for turn in range(6)]
     assert simulate("interrupted_while_it_waits").values() == [
         sums[1::2] if rank == 2 else sums for rank in range(4)
@@ -76,17 +74,17 @@ def test_ranks_stay_in_step_after_an_interrupt_that_one_has_caught(simulate: Sim
 
 
 @pytest.mark.parametrize("waited", ["0", "1"])
-def test_an_interrupt_in_the_middle_of_a_collective_ends_it_for_all(
+def test_interrupt_inside_a_collective_ends_it_on_all_ranks(
     simulate: Simulate, waited: str
 ) -> None:
-    """Large values take several meetings: at those that follow, others would miss the rank."""
+    """Large values take several meetings; at later ones the other ranks would wait for rank 2."""
     told = "CollectiveMismatch rank 2 raised KeyboardInterrupt during all_reduce sum"
     assert simulate("interrupted_in_a_large_one", env={"WAITED": waited}).values() == [
         ["KeyboardInterrupt ", told] if rank == 2 else [told, told] for rank in range(4)
     ]
 
 
-def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
+def test_mismatch_names_the_cell_and_line(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_a_cell"), 0, 1, 2, 3)
     where = "at Cell In[5], line 2: return xm.all_reduce('sum', value)"
     assert lines == [
@@ -95,13 +93,13 @@ def test_a_mismatch_names_the_line_of_the_cell(simulate: Simulate) -> None:
     ]
 
 
-def test_a_mismatch_in_backward_names_the_line_that_called_it(simulate: Simulate) -> None:
+def test_mismatch_in_backward_names_the_line_that_called_backward(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_backward"), 0, 1, 2, 3)
     assert [line.partition(": ")[0] for line in lines] == ["rank 0", "ranks 1–3"]
     assert all(line.endswith(": doubled.sum().backward()") for line in lines), lines
 
 
-def test_a_mismatch_shows_the_tensor_that_differs_in_a_long_list(simulate: Simulate) -> None:
+def test_mismatch_shows_the_differing_tensor_of_a_long_list(simulate: Simulate) -> None:
     lines = mismatch(simulate("mismatch_in_a_long_list"), 0, 1, 2, 3)
     assert "f32[5]" in lines[0]
     assert "f32[5]" not in lines[1]
@@ -112,7 +110,7 @@ def test_ranks_stay_in_step_after_a_caught_mismatch(simulate: Simulate) -> None:
     assert simulate("mismatch_caught").values() == [[4.0, 4.0]] * 4
 
 
-def test_a_rank_that_returned_is_named_at_once(simulate: Simulate) -> None:
+def test_error_names_a_rank_that_returned_early(simulate: Simulate) -> None:
     job = simulate("returns_early")
     assert job.ranks[2].how == "returned"
     for rank in (0, 1, 3):
@@ -123,19 +121,19 @@ def test_a_rank_that_returned_is_named_at_once(simulate: Simulate) -> None:
         assert culprit == "  rank 2: returned"
 
 
-def test_a_rank_with_one_more_collective_is_named_rather_than_all_that_returned(
+def test_error_names_the_rank_with_an_extra_collective(
     simulate: Simulate,
 ) -> None:
     assert simulate("calls_one_more").values() == [[]] * 4
 
 
-def test_a_rank_that_returned_before_any_collective_is_named(simulate: Simulate) -> None:
+def test_error_names_a_rank_that_returned_before_any_collective(simulate: Simulate) -> None:
     job = simulate("returns_before_any")
     assert [ended.how for ended in job.ranks.values()] == ["returned"] + ["CollectiveMismatch"] * 3
     assert all("rank 0: returned" in job.ranks[rank].value for rank in (1, 2, 3))
 
 
-def test_a_rank_that_raised_is_named_with_its_error(simulate: Simulate) -> None:
+def test_error_names_a_rank_that_raised_and_its_exception(simulate: Simulate) -> None:
     job = simulate("raises_early")
     assert job.ranks[1].how == "ValueError"
     for rank in (0, 2, 3):
@@ -143,23 +141,23 @@ def test_a_rank_that_raised_is_named_with_its_error(simulate: Simulate) -> None:
         assert "rank 1: raised ValueError" in job.ranks[rank].value
 
 
-def test_a_late_rank_is_named_and_waited_for(simulate: Simulate) -> None:
+def test_ranks_report_a_late_rank_and_wait_for_it(simulate: Simulate) -> None:
     job = simulate("late")
     assert job.values() == [[None]] + [[("all_reduce sum f32[4]", (0,)), None]] * 3
     lines = [line for line in job.stderr.splitlines() if line.startswith("xla_nb: waited")]
     assert len(lines) == 3
-    # On a busy machine another one may be as late as a tenth of a second, too.
+    # On a busy machine another rank may be a tenth of a second late, too.
     late = re.compile(r"for ranks? 0(, \d| and \d|–\d)* in all_reduce sum f32\[4\] at ")
     assert all(map(late.search, lines)), lines
 
 
-def test_a_killed_rank_is_named(simulate: Simulate) -> None:
+def test_error_names_a_killed_rank(simulate: Simulate) -> None:
     ranks = simulate("killed").ranks
     assert sorted(ranks) == [0, 1, 3]
     assert all(ended.value.startswith("rank 2's process ended") for ended in ranks.values())
 
 
-def test_a_rank_that_is_killed_in_a_collective_is_named_and_no_other(simulate: Simulate) -> None:
+def test_error_names_only_the_rank_killed_inside_a_collective(simulate: Simulate) -> None:
     ranks = simulate("killed_inside").ranks
     assert sorted(ranks) == [0, 1, 3]
     for ended in ranks.values():
@@ -170,7 +168,7 @@ def test_a_rank_that_is_killed_in_a_collective_is_named_and_no_other(simulate: S
         )
 
 
-def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Simulate) -> None:
+def test_exception_inside_a_collective_is_reported_to_the_other_ranks(simulate: Simulate) -> None:
     ranks = simulate("raises_inside").ranks
     assert ranks[2].how == "MemoryError"
     for other in (0, 1, 3):
@@ -178,7 +176,7 @@ def test_what_is_raised_inside_a_collective_is_told_to_those_in_it(simulate: Sim
         assert ranks[other].value.endswith(", True")
 
 
-def test_what_is_raised_inside_a_collective_is_told_to_those_on_other_hosts(
+def test_exception_inside_a_collective_is_reported_to_other_hosts(
     launcher: Launcher,
 ) -> None:
     with launcher.store() as address:
@@ -189,10 +187,10 @@ def test_what_is_raised_inside_a_collective_is_told_to_those_on_other_hosts(
     assert ends[0].startswith("rank 1 raised MemoryError during all_reduce sum f32[")
 
 
-def test_ranks_are_in_step_again_after_a_failed_program(simulate: Simulate) -> None:
+def test_ranks_are_in_step_after_a_failed_program(simulate: Simulate) -> None:
     assert simulate("two_programs").values() == [[4.0]] * 4
 
 
-def test_a_rank_can_end_while_one_of_its_threads_waits(simulate: Simulate) -> None:
+def test_rank_can_end_while_one_of_its_threads_waits(simulate: Simulate) -> None:
     ranks = simulate("leaves_while_a_thread_waits", ranks=2).ranks
     assert [ended.how for ended in ranks.values()] == ["KeyError", "returned"]

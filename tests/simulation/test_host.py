@@ -1,4 +1,4 @@
-"""The simulated host: the identity of its ranks, what it opens, and what it refuses."""
+"""Simulated hosts: the identity of ranks, open files and unsupported functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMUNICATES = re.compile(
     "all_reduce|all_gather|reduce_scatter|all_to_all|permute|broadcast|send|recv"
     "|spmd|shard|coordinator|preemption"
 )
-ONLY_READS = {  # of a process's own state
+ONLY_READS = {  # these only read the process's own state
     "XlaShardingSpec",
     "OpSharding",
     "_deactivate_preemption_sync_manager",
@@ -57,7 +57,7 @@ def test_torch_xla_reports_each_ranks_identity(simulate: Simulate, ranks: int) -
         }
 
 
-def test_even_short_ranks_get_a_process_each(launcher: Launcher) -> None:
+def test_each_rank_gets_its_own_process_even_when_short(launcher: Launcher) -> None:
     for ended in launcher.run(*(job("process_id", ranks=8) for _ in range(3))):
         assert len(set(ended.values())) == 8
 
@@ -69,12 +69,12 @@ def test_conflicting_variables_are_dropped(simulate: Simulate) -> None:
     assert [each["addressable_device_count"] for each in identities] == [1, 1]
 
 
-def test_a_launch_without_collectives_opens_only_the_socket_pairs(simulate: Simulate) -> None:
-    assert simulate("nothing").values() == [4] * 4  # three ranks, and the run's one listener
+def test_launch_without_collectives_opens_only_socket_pairs(simulate: Simulate) -> None:
+    assert simulate("nothing").values() == [4] * 4  # to three ranks, and the run's listener
 
 
 @pytest.mark.slow
-def test_the_files_that_ranks_need_do_not_grow_with_their_square(simulate: Simulate) -> None:
+def test_open_files_do_not_grow_quadratically_with_ranks(simulate: Simulate) -> None:
     assert simulate("sum_of_ones", ranks=48, files=600).values() == [48.0] * 48
 
 
@@ -82,15 +82,15 @@ def test_many_collectives_leave_no_files_open(simulate: Simulate) -> None:
     assert all(before == after for before, after in simulate("many").values())
 
 
-def test_two_concurrent_runs_do_not_meet(launcher: Launcher) -> None:
+def test_concurrent_runs_do_not_interfere(launcher: Launcher) -> None:
     runs = launcher.run(job("processes_and_ports"), job("processes_and_ports", ranks=3))
     assert runs[0].values() == [[6.0, 6.0]] * 4
     assert runs[1].values() == [[3.0, 3.0]] * 3
 
 
-@pytest.fixture(params=["a store of its own", "served by rank 0"])
+@pytest.fixture(params=["separate store", "served by rank 0"])
 def meeting(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[dict[str, Any]]:
-    """Where several hosts meet, as options of the first host's share."""
+    """The store where hosts meet, as options of the first host's share."""
     if request.param == "served by rank 0":
         with addresses.hold_port("127.0.0.1") as held:
             yield {"store": held.getsockname(), "serves": True}
@@ -122,7 +122,7 @@ def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("ranks", [3, 2], ids=["two hosts", "three hosts"])
-def test_reductions_over_hosts_equal_one_processs(launcher: Launcher, ranks: int) -> None:
+def test_reductions_across_hosts_match_a_single_process(launcher: Launcher, ranks: int) -> None:
     with launcher.store() as address:
         world: dict[str, Any] = {"ranks": ranks, "world_size": 6, "store": address}
         firsts = range(0, 6, ranks)
@@ -130,7 +130,7 @@ def test_reductions_over_hosts_equal_one_processs(launcher: Launcher, ranks: int
     assert [each.values() for each in hosts] == [[None] * ranks] * len(firsts)
 
 
-def test_what_torch_xlas_process_group_lacks_fails_as_the_guide_says(simulate: Simulate) -> None:
+def test_calls_torch_xlas_process_group_lacks_fail_as_documented(simulate: Simulate) -> None:
     for ends in simulate("calls_that_torch_xla_lacks").values():
         assert ends == {
             "AVG": "ValueError",
@@ -150,7 +150,7 @@ def test_a_rank_can_fork_children(simulate: Simulate) -> None:
     assert simulate("forked_children").values() == [112.0] * 4  # 4 times the sum of 0..7
 
 
-def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> None:
+def test_collective_in_a_child_process_is_refused(simulate: Simulate) -> None:
     found = simulate("collective_in_a_child", ranks=2).values()
     said = "A child process of rank 1 called rendezvous i64[1] dim 0. Call it in the rank itself: "
     assert found == [
@@ -159,30 +159,28 @@ def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> Non
     ]
 
 
-def test_an_unsupported_function_is_refused_by_name(simulate: Simulate) -> None:
+def test_errors_name_the_unsupported_function(simulate: Simulate) -> None:
     for messages in simulate("refused", ranks=2).values():
         for name, message in messages.items():
             module = "torch_xla._XLAC" if name[0] == "_" else "torch_xla.runtime"
             assert f"does not support {module}.{name}: " in message
 
 
-def test_every_communicating_name_is_carried_or_refused(simulate: Simulate) -> None:
+def test_every_communicating_function_is_simulated_or_refused(simulate: Simulate) -> None:
     names, replaced = simulate("names_of_xlac", ranks=1).values()[0]
     communicating = {name for name in names if COMMUNICATES.search(name)} - ONLY_READS
     assert len(communicating) > 25
-    # tokens order collectives inside a graph, and stay with those that are replaced
+    # this includes functions for tokens, which order collectives inside a graph
     assert communicating <= set(replaced)
 
 
-def test_every_functional_collective_is_carried_unless_torch_refuses_it(simulate: Simulate) -> None:
+def test_functional_collectives_work_unless_torch_refuses_them(simulate: Simulate) -> None:
     without, messages = simulate("functional_names", ranks=1).values()[0]
-    assert set(without) == set(messages)  # those that write in place: torch refuses them for XLA
+    assert set(without) == set(messages)  # in-place ones, which torch refuses for XLA
     assert all("alias annotations" in message for message in messages.values())
 
 
-def test_each_rank_saves_its_graphs_to_a_file_of_its_own(
-    simulate: Simulate, tmp_path: Path
-) -> None:
+def test_each_rank_saves_graphs_to_its_own_file(simulate: Simulate, tmp_path: Path) -> None:
     name = str(tmp_path / "graphs")
     simulate("saves_graphs", ranks=2, env={"XLA_SAVE_TENSORS_FILE": name}).values()
     saved = {path.name: path.read_text() for path in tmp_path.iterdir()}

@@ -1,5 +1,4 @@
-"""The streams between ranks lose nothing; those of two hosts find each other, and strangers are
-turned away."""
+"""Streams between ranks lose no data; hosts connect to each other and reject strangers."""
 
 import contextlib
 import signal
@@ -11,11 +10,11 @@ import pytest
 from xla_nb.simulation import mesh
 
 HERE = "127.0.0.1"
-PATIENCE = 60.0  # seconds to wait for what must happen
+PATIENCE = 60.0  # timeout in seconds
 
 
 class Store(dict):
-    """Where ranks publish their addresses; `get` waits for one."""
+    """A store of ranks' addresses; `get` waits until a key is set."""
 
     def __init__(self):
         super().__init__()
@@ -39,8 +38,8 @@ def store():
 
 @pytest.fixture
 def connected(store):
-    """connected(*greetings) connects ranks 0 and 1 after strangers greet rank 0 so; returns the
-    stream of each rank to the other."""
+    """connected(*greetings) connects ranks 0 and 1 after strangers sent rank 0 these greetings;
+    returns the stream of each rank to the other."""
     streams = []
 
     def connect(rank, remote):
@@ -55,7 +54,7 @@ def connected(store):
             strangers.append(socket.create_connection((host, int(port)), PATIENCE))
             strangers[-1].sendall(greeting)
             if greeting != SILENT:
-                with contextlib.suppress(OSError):  # it may have been turned away by now
+                with contextlib.suppress(OSError):  # it may be rejected already
                     strangers[-1].shutdown(socket.SHUT_WR)
         connect(1, [0])
         answering.join()
@@ -73,32 +72,32 @@ PART = b"\1"
 UNEXPECTED = (7).to_bytes(4, "little")
 
 
-def test_ranks_of_two_hosts_are_connected(connected):
+def test_ranks_of_two_hosts_connect(connected):
     streams = connected()
     streams[0].send(b"hello")
     assert streams[1].sock.recv(5, socket.MSG_WAITALL) == b"hello"
 
 
 @pytest.mark.parametrize("greeting", [PART, UNEXPECTED, b"GET / HTTP/1.1"])
-def test_strangers_are_turned_away(connected, greeting):
+def test_strangers_are_rejected(connected, greeting):
     streams = connected(greeting)
     streams[0].send(b"hello")
     assert streams[1].sock.recv(5, socket.MSG_WAITALL) == b"hello"
 
 
-def test_a_silent_stranger_does_not_block_the_ranks(connected, monkeypatch):
+def test_silent_stranger_does_not_block_ranks(connected, monkeypatch):
     monkeypatch.setattr(mesh, "_GREETING", 0.01)
     streams = connected(SILENT)
     streams[0].send(b"hello")
     assert streams[1].sock.recv(5, socket.MSG_WAITALL) == b"hello"
 
 
-def test_a_rank_that_does_not_connect_is_named(store):
+def test_error_names_a_rank_that_does_not_connect(store):
     with pytest.raises(TimeoutError, match=r"rank 1 did not connect within 0\.01 s"):
         mesh.connect_hosts(store, HERE, 0, [1], 0.01)
 
 
-# ---------------------------------------------------------------- what streams move
+# ---------------------------------------------------------------- streams
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def joined():
         end.close()
 
 
-def test_what_the_socket_does_not_accept_goes_later_and_before_all_else(joined):
+def test_unsent_bytes_are_sent_before_later_messages(joined):
     here, there = joined
     here.send(bytes(1_000_000), b"first")
     assert here.is_sending
@@ -121,9 +120,8 @@ def test_what_the_socket_does_not_accept_goes_later_and_before_all_else(joined):
     assert not here.is_sending
 
 
-def test_interrupts_at_any_moment_lose_and_repeat_nothing(joined):
-    """Each message is there once and whole, but for one that was not begun when it was
-    interrupted."""
+def test_interrupts_neither_lose_nor_repeat_messages(joined):
+    """Each message arrives once and whole, except one interrupted before it began."""
     here, there = joined
     messages = iter([number.to_bytes(4, "big") * 1000 for number in range(5000)])
     with interrupted_often() as interrupts:
@@ -149,7 +147,7 @@ def test_interrupts_at_any_moment_lose_and_repeat_nothing(joined):
 
 @contextlib.contextmanager
 def interrupted_often():
-    """Raise in the stream's code, wherever that is."""
+    """Raise KeyboardInterrupt at random points of the stream's code."""
 
     def interrupt(_, frame):
         if frame.f_code.co_filename == mesh.__file__:

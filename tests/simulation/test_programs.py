@@ -1,4 +1,4 @@
-"""Ranks that live on run programs one after another, and are in step whatever ended the last."""
+"""Live ranks run programs one after another and stay in step, however the last one ended."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.simulation.harness import Job, Launcher, job
 
 Simulate = Callable[..., Job]
-PROGRAMS = 40  # every other one is to fail; with these seeds in each way twice at least
-#: Many more, for those who have the time.
+PROGRAMS = 40  # every other one fails; with these seeds, in each way at least twice
+#: Many more programs, for slow tests.
 LONG = pytest.param(5, 400, marks=pytest.mark.slow)
 
 
@@ -22,12 +22,12 @@ def many(seed: int, programs: int) -> dict[str, str]:
 
 
 def ends(*hosts: Job) -> Counter[str]:
-    """How often programs have ended how, over all ranks; fails, with the seed, if one was wrong."""
+    """Count the ways in which programs ended, over all ranks; fail if one ended wrongly."""
     return sum((Counter(each) for host in hosts for each in host.values()), Counter())
 
 
 @pytest.mark.parametrize(("seed", "programs"), [(24, PROGRAMS), LONG])
-def test_every_program_after_a_failed_one_gets_the_right_values(
+def test_programs_compute_correct_values_after_failed_ones(
     simulate: Simulate, seed: int, programs: int
 ) -> None:
     found = ends(simulate("many_programs", env=many(seed, programs)))
@@ -35,7 +35,7 @@ def test_every_program_after_a_failed_one_gets_the_right_values(
 
 
 @pytest.mark.parametrize(("seed", "programs"), [(62, PROGRAMS), LONG])
-def test_every_program_after_a_failed_one_gets_the_right_values_over_hosts(
+def test_programs_on_two_hosts_compute_correct_values_after_failed_ones(
     launcher: Launcher, seed: int, programs: int
 ) -> None:
     with launcher.store() as address:
@@ -51,7 +51,7 @@ def test_every_program_after_a_failed_one_gets_the_right_values_over_hosts(
 ENDS = ("returned", "raised Bad", "raised KeyboardInterrupt", "raised CollectiveMismatch")
 
 
-def test_a_program_on_some_ranks_refuses_collectives_of_others_by_name(simulate: Simulate) -> None:
+def test_collectives_name_required_ranks_that_do_not_run_the_program(simulate: Simulate) -> None:
     found = simulate("on_some_ranks").values()
     start, end = (
         " needs ",
@@ -69,7 +69,7 @@ def test_a_program_on_some_ranks_refuses_collectives_of_others_by_name(simulate:
     assert found == [found[0], [10.0], found[0], [10.0]]
 
 
-def test_process_groups_are_made_and_used_over_programs(simulate: Simulate) -> None:
+def test_process_groups_work_across_programs(simulate: Simulate) -> None:
     assert simulate("process_groups").values() == [
         [16.0],
         [True, [4.0, 4.0], "all_reduce needs ranks 0", 16.0],
@@ -78,7 +78,7 @@ def test_process_groups_are_made_and_used_over_programs(simulate: Simulate) -> N
     ]
 
 
-def test_a_thread_that_outlives_its_program_fails_and_disturbs_no_later_one(
+def test_thread_outliving_its_program_fails_without_affecting_later_programs(
     simulate: Simulate,
 ) -> None:
     outlived, *others = simulate("a_thread_that_outlives_its_program").values()
@@ -86,28 +86,28 @@ def test_a_thread_that_outlives_its_program_fails_and_disturbs_no_later_one(
     assert [outlived[1:], *others] == [[10.0] * 3] * 4
 
 
-def test_a_thread_in_the_middle_of_a_collective_is_waited_for(simulate: Simulate) -> None:
+def test_next_program_waits_for_a_thread_inside_a_collective(simulate: Simulate) -> None:
     outlived, *others = simulate("a_thread_that_is_busy_in_a_collective").values()
     assert outlived[0].startswith("A thread of rank 0 was in all_reduce sum f32[150000], part ")
-    # Others may have given up before, or hear of it from that rank.
+    # Other ranks may have given up before, or learn of it from rank 0.
     ways = " returned while |, which had returned| after its cell or program had ended"
     told = re.compile(rf"[Rr]anks? 0\b.*({ways})")
     assert all(told.search(each[0]) for each in others), others
     assert [each[1:] for each in (outlived, *others)] == [[10.0] * 3] * 4
 
 
-def test_a_thread_of_an_earlier_program_is_refused(simulate: Simulate) -> None:
+def test_collective_from_an_earlier_programs_thread_is_refused(simulate: Simulate) -> None:
     for between, right, refused in simulate("a_thread_of_an_earlier_program").values():
         assert "after its cell or program had ended" in between
         assert right == 10.0
         assert re.match(r"Thread 'trainer' of rank \d, started in an earlier cell, called", refused)
 
 
-def test_a_rank_that_takes_no_part_for_long_holds_nobody_up(simulate: Simulate) -> None:
+def test_rank_outside_many_programs_does_not_delay_others(simulate: Simulate) -> None:
     assert simulate("ends_without_having_read").values() == [10.0] * 4
 
 
-def test_what_a_failed_program_left_pending_needs_no_other_rank(simulate: Simulate) -> None:
-    """Collectives are executed as they are called: none is among the recorded operations."""
+def test_pending_operations_of_a_failed_program_need_no_other_ranks(simulate: Simulate) -> None:
+    """Collectives execute when called, so none are among the pending operations."""
     found = simulate("what_a_failed_program_left_pending").values()
     assert found == [[[10.0] * 2, [80.0] * 2, True, True, 10.0]] * 4

@@ -1,4 +1,4 @@
-"""The programs of the rank in which a scenario runs, as a runtime begins, ends and watches them."""
+"""Begin, end and watch programs of the rank that runs a scenario, as a runtime does."""
 
 from __future__ import annotations
 
