@@ -1,4 +1,4 @@
-"""Counts the collectives in the programs that a function ran.
+"""Count the collectives in the programs that a function ran.
 
 They are read from the compiled programs, after partitioning, through a trace of XLA's profiler,
 which needs no flag set before the runtime starts.
@@ -63,11 +63,11 @@ def _programs(
 
 
 def _wait_for_every_device() -> None:
-    """Return when no device runs a program of before.
+    """Wait until every device has finished earlier programs.
 
     torch_xla's own waiting (sync, wait_device_ops) ends with the first device; the others may be
-    late. A program for several devices starts when the one before it has ended on all of them, so
-    the values of a new one, fetched from each device, tell that everything has.
+    late. A program for several devices starts after the one before it has ended on all of them.
+    Fetching the values of a new one from each device therefore waits for all earlier programs.
     """
     fence = torch.zeros(1, device=torch_xla.device()) + 1
     for shards in torch_xla._XLAC._get_local_shards([fence]):

@@ -45,7 +45,7 @@ def process(
 
 @pytest.fixture
 def devices(process: subprocess.Popen[str]) -> Callable[..., Any]:
-    """devices("scenario", *args) gives what the scenario returns."""
+    """devices("scenario", *args) runs a scenario and returns its result."""
 
     def run(scenario: str, *args: Any) -> Any:
         assert process.stdin is not None

@@ -1,6 +1,6 @@
 """A process with four virtual devices: runs a function for each line it reads.
 
-The function is one of scenarios.py, or of the module that its name begins with. As in a rank of the
+The function is from scenarios.py, or from the module that its name begins with. As in a rank of the
 SPMD runtime, torch's functions place models as xla_nb.spmd does.
 """
 
@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-import scenarios  # before `set_up`, as a program may have torch's functions from before
+import scenarios  # before `set_up`, like programs that import torch's functions early
 import torch_xla
 
 from xla_nb.runtimes import spmd

@@ -1,4 +1,4 @@
-"""The models that are placed in these tests, and the steps that train them."""
+"""Models that these tests place, and training steps for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 STEPS = 3
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    # With a larger eps than usual: the bias of the keys has no gradient but rounding errors, which
-    # Adam would blow up to whole steps.
+    # A larger eps than usual: the gradient of the keys' bias is only rounding error, which Adam
+    # would amplify to full steps.
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=1e-4),
 }
 
@@ -31,8 +31,8 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Fused QKV: one Linear with 3 times the width, all queries first; or, to be split without
-    gathering anything, head by head."""
+    """Fused QKV: one Linear with 3 times the width, with all queries first, or head by head, which
+    can be split without gathering."""
 
     def __init__(self, width: int, heads: int, by_head: bool = False) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Tied(nn.Module):
 
 
 def train(model: Any, optimizer: str, batches: list[Any]) -> tuple[list[float], dict[str, Tensor]]:
-    """Steps of training; the losses, and the gradients of the last."""
+    """Train; return the losses and the gradients of the last step."""
     made = OPTIMIZERS[optimizer](model.parameters())
     losses = []
     for x, y in batches:
@@ -121,7 +121,8 @@ def loss_of(output: Tensor, wanted: Tensor) -> Tensor:
 def difference(
     model: Any, place: Callable[[Any], Any], batches: list[Any], optimizer: str, bring: Any
 ) -> float:
-    """How far a placed model goes from one on the CPU: outputs, losses, gradients, parameters."""
+    """The largest difference of a placed model from one on the CPU, in outputs, losses, gradients
+    and parameters."""
     reference, placed = model, place(copy.deepcopy(model))
     pairs = [(reference(batches[0][0]), placed(bring(batches[0])[0]).cpu())]
     losses, gradients = train(reference, optimizer, batches)

@@ -1,5 +1,5 @@
-"""Lines as programs for CUDA have them, run in the process with four devices; only "cuda" has
-become "xla"."""
+"""Code from programs for CUDA, run in the process with four devices; only "cuda" is changed to
+"xla"."""
 
 from __future__ import annotations
 
@@ -139,11 +139,11 @@ def loss_in_parallel() -> list[float]:
     return [(a - b).abs().max().item() for a, b in (losses, gradients)]
 
 
-# --- questions ---------------------------------------------------------------------------------
+# --- properties --------------------------------------------------------------------------------
 
 
 def answers() -> dict[str, Any]:
-    """What parameters and other tensors answer, through training, copies and state dicts."""
+    """Properties of parameters and other tensors, through training, copies and state dicts."""
     mesh, model = square(), seeded(MODELS["mlp"][0])
     values = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -191,7 +191,7 @@ def answers() -> dict[str, Any]:
 
 
 def leaves() -> dict[str, Any]:
-    """distribute_tensor gives a leaf of its own; from_local passes gradients on."""
+    """distribute_tensor returns a new leaf; from_local propagates gradients."""
     mesh = flat()
     for_device = torch.arange(8.0, device="xla", requires_grad=True)
     placed = distribute_tensor(for_device, mesh, [Shard(0)])
@@ -212,7 +212,7 @@ def leaves() -> dict[str, Any]:
 
 
 def whole_of_eight() -> Any:
-    """As a process with eight devices had it."""
+    """A mesh from a process with eight devices."""
     return spmd.Mesh("xla", np.arange(8).reshape(1, 8), mesh_dim_names=("dp", "tp"))
 
 

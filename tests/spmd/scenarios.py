@@ -1,4 +1,4 @@
-"""What the tests run in the process with four devices; each function returns plain data."""
+"""Functions that tests run in the process with four devices; each returns plain data."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TIED = {
 }
 
 
-TORCHS_MESH = init_device_mesh("xla", (4,))  # as a program has it before the runtime is set up
+TORCHS_MESH = init_device_mesh("xla", (4,))  # made before the runtime is set up
 
 
 def vectors(*shape: int, steps: int = models.STEPS) -> list[Any]:
@@ -128,7 +128,7 @@ def trained(model: str, optimizer: str, axes: dict[str, int]) -> float:
 
 
 def both_axes() -> float:
-    """Weights split over the batch's axis as well, by a second plan; AdamW's state with them."""
+    """A second plan also splits weights, and AdamW's state, over the batch axis."""
     mesh = whole(data=2, model=2)
 
     def place(model: Any) -> Any:
@@ -239,7 +239,7 @@ def counted(what: str) -> dict[str, int]:
 
 
 class Everything(ParallelStyle):
-    """A user's: splits every parameter of any module on dimension 0."""
+    """A user's style that splits every parameter of a module on dimension 0."""
 
     def _apply(self, module: Any, device_mesh: Any) -> Any:
         def partition(name: str, module: Any, mesh: Any) -> None:
@@ -251,7 +251,7 @@ class Everything(ParallelStyle):
 
 
 class Halved(ParallelStyle):
-    """A user's: changes the values, and adds a hook."""
+    """A user's style that changes the values and adds a hook."""
 
     def _apply(self, module: Any, device_mesh: Any) -> Any:
         module.weight = nn.Parameter(module.weight.detach() / 2)
@@ -272,7 +272,7 @@ class Quarter(ColwiseParallel):
 
 
 def styles() -> dict[str, Any]:
-    """Users' styles do what they say."""
+    """Apply users' own styles."""
     mesh, model, x = whole(model=4), seeded(Mlp), torch.randn(2, 8)
     with torch.no_grad():
         hidden = nn.functional.gelu(model.in_proj(x))
@@ -423,7 +423,7 @@ def refused() -> dict[str, tuple[str, str]]:
 
 
 def refused_plan_moves_nothing() -> bool:
-    """A plan with one wrong key moves nothing."""
+    """True if a plan with one wrong key leaves the model unchanged."""
     model = seeded(Mlp)
     refusal(lambda: spmd.parallelize(model, whole(model=4), {**MLP, "nothing": Everything()}))
     return all(p.device.type == "cpu" for p in model.parameters()) and not any(
@@ -518,8 +518,8 @@ def attention_alone() -> float:
 
 
 def norms() -> dict[str, tuple[float, dict[str, int]]]:
-    """How far each norm is from torch's in outputs, input gradients and running statistics; and
-    its collectives when its batch is split."""
+    """Each norm's largest difference from torch's in outputs, input gradients and running
+    statistics, and its collectives when its batch is split."""
     mesh = whole(data=4)
     results = {}
     for name, norm, shape in (

@@ -1,5 +1,4 @@
-"""The lines of programs for CUDA place a model, and their questions about it are answered or
-refused."""
+"""DTensor code written for CUDA places models; unsupported calls are refused."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ Devices = Callable[..., Any]
         pytest.param("sequence", "adamw", marks=pytest.mark.slow),
     ],
 )
-def test_parallelize_module_trains_as_on_one_device(
+def test_parallelize_module_training_matches_one_device(
     devices: Devices, model: str, optimizer: str
 ) -> None:
     assert devices("published.trained", model, optimizer) < 1e-5
 
 
-def test_parts_of_a_mesh_train_as_on_one_device(devices: Devices) -> None:
+def test_submesh_training_matches_one_device(devices: Devices) -> None:
     assert devices("published.two_dimensions") < 1e-5
 
 
@@ -39,21 +38,21 @@ def test_parts_of_a_mesh_train_as_on_one_device(devices: Devices) -> None:
         (2, [Shard(1), Shard(1)], "module"),
     ],
 )
-def test_distributed_parameters_train_as_on_one_device(
+def test_distributed_parameter_training_matches_one_device(
     devices: Devices, dimensions: int, placements: list[Any], by: str
 ) -> None:
     assert devices("published.distributed", dimensions, placements, by) < 1e-5
 
 
-def test_functions_for_inputs_and_outputs_run_as_hooks(devices: Devices) -> None:
+def test_input_and_output_functions_run_as_hooks(devices: Devices) -> None:
     assert max(devices("published.hooks")) < 1e-5
 
 
-def test_a_loss_in_parallel_is_the_loss(devices: Devices) -> None:
+def test_loss_parallel_computes_the_same_loss_and_gradients(devices: Devices) -> None:
     assert max(devices("published.loss_in_parallel")) < 1e-5
 
 
-def test_tensors_answer_what_a_dtensor_is_asked(devices: Devices) -> None:
+def test_tensors_support_dtensor_attributes(devices: Devices) -> None:
     placements = {
         "in_proj.weight": (Shard(0),),
         "in_proj.bias": (Shard(0),),
@@ -78,7 +77,7 @@ def test_tensors_answer_what_a_dtensor_is_asked(devices: Devices) -> None:
     }
 
 
-def test_a_distributed_tensor_is_a_leaf_of_its_own(devices: Devices) -> None:
+def test_distribute_tensor_returns_a_new_leaf(devices: Devices) -> None:
     assert devices("published.leaves") == {
         "gradients": ([2.0] * 8, None),
         "values": ([float(i) for i in range(8)], [3.0 * i for i in range(8)]),
@@ -87,7 +86,7 @@ def test_a_distributed_tensor_is_a_leaf_of_its_own(devices: Devices) -> None:
     }
 
 
-def test_a_mesh_of_torchs_is_one_of_ours(devices: Devices) -> None:
+def test_torch_device_meshes_are_xla_nb_meshes(devices: Devices) -> None:
     assert devices("published.meshes") == {
         "sizes": (4, 2, 2, (2, 2), 2),
         "names": (("dp", "tp"), ("tp",), None),
@@ -97,7 +96,7 @@ def test_a_mesh_of_torchs_is_one_of_ours(devices: Devices) -> None:
     }
 
 
-# The words of each error that say what is wrong, and how to fix it.
+# Words of each error that name the problem and the fix.
 REFUSED = {
     "cuda": ("UsageError", "'cuda' mesh", "one process owns", "init_device_mesh('xla'"),
     "sent": ("UsageError", "'tp': 8", "the 4 devices"),
@@ -122,7 +121,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_answered_is_refused_by_name(devices: Devices) -> None:
+def test_errors_for_unsupported_calls_name_the_problem_and_fix(devices: Devices) -> None:
     refused = devices("published.refused")
     assert refused.keys() == REFUSED.keys()
     for case, (kind, *words) in REFUSED.items():

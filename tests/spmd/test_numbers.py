@@ -1,4 +1,4 @@
-"""A placed model computes and trains as on one CPU device."""
+"""A placed model gives the same results as on one CPU device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOUR, TWO_BY_TWO = {"model": 4}, {"data": 2, "model": 2}
         pytest.param("tied", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
     ],
 )
-def test_outputs_gradients_and_trained_parameters_are_the_same(
+def test_outputs_gradients_and_trained_parameters_match_one_device(
     devices: Callable[..., Any], model: str, optimizer: str, axes: dict[str, int]
 ) -> None:
     assert devices("trained", model, optimizer, axes) < 1e-5
@@ -38,7 +38,7 @@ def test_dimensions_need_not_divide_evenly(
     assert placement == f"Shard(0) over 'model'; {part} on each device"
 
 
-def test_a_part_of_the_model_can_be_called_alone(devices: Callable[..., Any]) -> None:
+def test_submodule_can_be_called_alone(devices: Callable[..., Any]) -> None:
     assert devices("attention_alone") < 1e-5
 
 
@@ -47,7 +47,7 @@ def test_weights_can_be_split_over_both_axes(devices: Callable[..., Any]) -> Non
     assert devices("both_axes") < 1e-5
 
 
-def test_norms_equal_torchs_and_gather_nothing(devices: Callable[..., Any]) -> None:
+def test_norms_match_torch_without_gathering(devices: Callable[..., Any]) -> None:
     for name, (far, moves) in devices("norms").items():
         assert far < 1e-5, name
         assert moves.keys() <= {"all-reduce"}, name
@@ -70,10 +70,10 @@ def test_norms_keep_half_precision(devices: Callable[..., Any]) -> None:
         ("by head", {"all-reduce": 2}),
         ("data", {"all-reduce": 2}),
         ("computed", {"all-reduce": 2}),
-        ("sequence", {"all-reduce": 2, "all-gather": 2}),  # on CPU no reduce-scatter is made
+        ("sequence", {"all-reduce": 2, "all-gather": 2}),  # XLA makes no reduce-scatter on CPUs
     ],
 )
-def test_the_plan_determines_the_collectives(
+def test_plan_determines_the_collectives(
     devices: Callable[..., Any], what: str, expected: dict[str, int]
 ) -> None:
     assert devices("counted", what) == expected

@@ -43,7 +43,7 @@ def test_pictures_and_placements_unpickle_without_torch(
     assert not ran.stderr, ran.stderr.decode()
 
 
-def test_every_part_lists_its_devices(pictures: dict[str, Any]) -> None:
+def test_each_part_lists_its_devices(pictures: dict[str, Any]) -> None:
     assert str(pictures["named"]).splitlines() == [
         "4 devices, 28 B on each",
         "",
@@ -63,7 +63,7 @@ def test_every_part_lists_its_devices(pictures: dict[str, Any]) -> None:
     ]
 
 
-def test_copies_ties_and_identical_layers_are_shown_once(pictures: dict[str, Any]) -> None:
+def test_copies_ties_and_identical_layers_appear_once(pictures: dict[str, Any]) -> None:
     tied, stack = str(pictures["tied"]), str(pictures["stack"])
     assert "embed.weight = head.weight\n24x8 float32, 384 B on each device\n" in tied
     assert "  devices 0, 2: [0:12, 0:8]\n  devices 1, 3: [12:24, 0:8]" in tied
@@ -73,7 +73,7 @@ def test_copies_ties_and_identical_layers_are_shown_once(pictures: dict[str, Any
     assert "  devices 0–3: [0:3]" in str(pictures["tensor"])
 
 
-def test_many_tensors_and_parts_are_cut_off() -> None:
+def test_long_lists_of_tensors_and_parts_are_truncated() -> None:
     parts = tuple(((number,), ((number, number + 1),)) for number in range(16))
     placed = Placed((16,), "int8", None, 1, parts)
     names = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(70)]

@@ -1,4 +1,4 @@
-"""Parameters are placed as the plan says, read back from XLA; impossible plans are refused."""
+"""Parameters are placed according to the plan; impossible plans are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 Devices = Callable[..., Any]
 
 
-def test_parameters_are_placed_as_planned_and_the_rest_is_replicated(devices: Devices) -> None:
+def test_planned_parameters_are_sharded_and_the_rest_replicated(devices: Devices) -> None:
     assert devices("placements", "mlp", {"data": 2, "model": 2}, "model") == {
         "in_proj.weight": "Shard(0) over 'model'; 8x8 on each device",
         "in_proj.bias": "Shard(0) over 'model'; 8 on each device",
@@ -48,7 +48,7 @@ def test_more_devices_hold_fewer_bytes_each(devices: Devices) -> None:
         assert reported == share
 
 
-def test_a_users_own_style_is_run(devices: Devices) -> None:
+def test_custom_styles_are_applied(devices: Devices) -> None:
     result = devices("styles")
     assert result["placements"] == [
         "Shard(0) over 'model'; 4x8 on each device",
@@ -57,7 +57,7 @@ def test_a_users_own_style_is_run(devices: Devices) -> None:
     assert result["far"] < 1e-5
 
 
-def test_inputs_and_outputs_are_laid_out(devices: Devices) -> None:
+def test_prepare_styles_lay_out_inputs_and_outputs(devices: Devices) -> None:
     assert devices("prepared") == {
         "placements": [
             "Shard(0) over 'model'; 1x8 on each device",
@@ -69,7 +69,7 @@ def test_inputs_and_outputs_are_laid_out(devices: Devices) -> None:
     }
 
 
-def test_a_second_plan_adds_its_axis(devices: Devices) -> None:
+def test_second_plan_adds_its_axis(devices: Devices) -> None:
     assert devices("twice") == {
         "in_proj.weight": "Shard(0) over 'data' and 'model'; 4x8 on each device",
         "in_proj.bias": "Shard(0) over 'model'; 8 on each device",
@@ -92,7 +92,7 @@ def test_buffers_and_recurrent_modules_are_placed(devices: Devices) -> None:
     ]
 
 
-# The words of each error that say what is wrong, where, and how to fix it.
+# Words of each error that name the problem, its place and the fix.
 REFUSED = {
     "small mesh": ("'data': 2, 'model': 4", "the 4 devices", "whose product is 4"),
     "odd mesh": ("'model': 3", "the 4 devices", '{"model": 4}'),
@@ -127,7 +127,7 @@ REFUSED = {
 }
 
 
-def test_errors_say_what_is_wrong_and_how_to_fix_it(devices: Devices) -> None:
+def test_errors_name_the_problem_and_fix(devices: Devices) -> None:
     refused = devices("refused")
     assert refused.keys() == REFUSED.keys()
     for case, words in REFUSED.items():
@@ -136,5 +136,5 @@ def test_errors_say_what_is_wrong_and_how_to_fix_it(devices: Devices) -> None:
             assert word in refused[case][1], (case, refused[case])
 
 
-def test_a_refused_plan_leaves_the_model_alone(devices: Devices) -> None:
+def test_refused_plan_leaves_the_model_unchanged(devices: Devices) -> None:
     assert devices("refused_plan_moves_nothing")

@@ -21,7 +21,7 @@ def run(script: str, **environment: str) -> str:
     return ran.stdout
 
 
-def test_the_package_imports_no_torch() -> None:
+def test_importing_the_package_does_not_import_torch() -> None:
     run(
         "import sys, xla_nb.spmd as spmd\n"
         "from xla_nb.spmd import Picture, Placed\n"
@@ -30,8 +30,8 @@ def test_the_package_imports_no_torch() -> None:
 
 
 @pytest.mark.slow
-def test_a_mesh_comes_before_the_first_use_of_a_device_and_a_refused_one_changes_nothing() -> None:
-    """torch_xla alone would go on, and crash with a segmentation fault at a later step."""
+def test_mesh_must_precede_device_use_and_a_refused_mesh_changes_nothing() -> None:
+    """torch_xla alone would continue and crash with a segmentation fault later."""
     late, refused, made = run(
         "import os, torch_xla\n"
         "from xla_nb import spmd\n"

@@ -1,4 +1,4 @@
-"""Reads the programs that ran from a profiler trace: their instructions, by opcode.
+"""Read the instructions of programs that ran, by opcode, from a profiler trace.
 
 XLA's profiler writes an XSpace (tsl/profiler/protobuf/xplane.proto) whose plane /host:metadata
 holds the compiled HLO of every live program, keyed by program id. Protobuf's wire format is read

@@ -30,7 +30,7 @@ POSSIBLE = {
 }
 
 
-# --- what this machine has ----------------------------------------------------------------------
+# --- chips of this machine ----------------------------------------------------------------------
 
 
 def pci(root, *devices):
@@ -42,7 +42,7 @@ def pci(root, *devices):
     return root
 
 
-def test_only_tpu_chips_are_counted_among_pci_devices(tmp_path):
+def test_count_chips_ignores_other_pci_devices(tmp_path):
     root = pci(tmp_path, ("0x8086", "0x0063"), ("0x1ae0", "0x0063"), ("0x1ae0", "0x0042"))
     assert count_chips(root) == 1
     assert count_chips(tmp_path / "missing") == 0
@@ -59,13 +59,13 @@ def test_only_tpu_chips_are_counted_among_pci_devices(tmp_path):
         ("0x0056", 1, None),
     ],
 )
-def test_the_accelerator_type_follows_from_the_chips_unless_set(tmp_path, model, count, expected):
+def test_accelerator_type_is_derived_from_chips_unless_set(tmp_path, model, count, expected):
     root = pci(tmp_path, *[("0x1ae0", model)] * count)
     assert accelerator_type({}, root) == expected
     assert accelerator_type({"TPU_ACCELERATOR_TYPE": "v3-8"}, root) == "v3-8"
 
 
-def test_without_chips_there_is_no_accelerator_type(tmp_path):
+def test_accelerator_type_is_none_without_chips(tmp_path):
     assert accelerator_type({}, tmp_path) is None
 
 
@@ -79,21 +79,21 @@ def test_without_chips_there_is_no_accelerator_type(tmp_path):
         ({"PJRT_DEVICE": ""}, 0, "CPU"),
     ],
 )
-def test_the_device_is_pjrt_device_else_the_tpu_if_there_is_one(environ, chips, expected):
+def test_pjrt_device_decides_the_device_else_the_chips_do(environ, chips, expected):
     assert choose_device(environ, chips) == expected
 
 
 @pytest.mark.parametrize(("wanted", "fix"), [("TPU", "pop"), ("CUDA", "TPU or CPU")])
-def test_a_missing_or_unsupported_device_is_refused(wanted, fix):
+def test_missing_or_unsupported_device_is_refused(wanted, fix):
     with pytest.raises(UsageError, match=fix):
         choose_device({"PJRT_DEVICE": wanted}, 0)
 
 
-# --- how many ranks -----------------------------------------------------------------------------
+# --- numbers of ranks ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accelerator", HOSTS)
-def test_possible_rank_counts_of_each_host_type(accelerator):
+def test_possible_ranks_of_each_host_type(accelerator):
     assert possible_ranks(accelerator, HOSTS[accelerator][0]) == POSSIBLE[accelerator]
 
 
@@ -109,11 +109,11 @@ def test_possible_rank_counts_of_each_host_type(accelerator):
         (None, 4, 8, "4 chips. Use "),
     ],
 )
-def test_an_impossible_n_is_refused_with_the_possible_ones(accelerator, chips, n, message):
+def test_impossible_n_is_refused_with_possible_values(accelerator, chips, n, message):
     with pytest.raises(UsageError, match=message):
         process_bounds(accelerator, chips, n)
 
 
-def test_a_slice_of_several_hosts_is_left_to_torch_xla():
+def test_process_bounds_of_multihost_slices_are_left_to_torch_xla():
     assert process_bounds("v4-16", 4, None) == {}
     assert process_bounds("v5litepod-16", 4, None) == {}

@@ -1,4 +1,4 @@
-"""Diagrams of this machine, and as text."""
+"""Diagrams of this machine, and their text form."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def machine(monkeypatch):
     return has
 
 
-def test_simulated_ranks_are_shown_as_the_tpu_that_was_asked_for(machine):
+def test_title_names_the_simulated_tpu_type(machine):
     machine(8)
     world = diagram.here({"XLA_NB_SIMULATE": "v6e-4"}, None)
     assert world.title == "4 ranks on 1 host in 1 slice, simulated v6e-4: on this machine"
 
 
-def test_ranks_may_be_told_of_a_cpu(machine):
+def test_title_names_a_simulated_cpu(machine):
     machine(0)
     world = diagram.here({"XLA_NB_SIMULATE": "cpu"}, 2)
     assert world.title.startswith("2 ranks on 1 host in 1 slice, simulated as a CPU")
@@ -34,7 +34,7 @@ def test_ranks_may_be_told_of_a_cpu(machine):
 
 
 @pytest.mark.parametrize(("n", "count"), [(None, 8), (2, 2)])
-def test_a_tpu_host_is_shown_as_a_launch_would_use_it(machine, n, count):
+def test_diagram_shows_the_ranks_a_launch_would_start(machine, n, count):
     machine(8)
     world = diagram.here({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}, n)
     assert len(world.processes) == count
@@ -44,7 +44,7 @@ def test_a_tpu_host_is_shown_as_a_launch_would_use_it(machine, n, count):
 
 
 @pytest.mark.parametrize("accelerator", ["v5litepod-16", "tpu7x-8"])
-def test_a_host_of_a_slice_is_shown_with_its_own_chips(machine, accelerator):
+def test_host_of_a_larger_slice_shows_only_its_own_chips(machine, accelerator):
     machine(4)
     world = diagram.here({"TPU_ACCELERATOR_TYPE": accelerator}, None)
     assert len(world.processes) == 4
@@ -71,10 +71,10 @@ def test_impossible_diagrams_are_refused(machine, chips, n, accelerator, message
         diagram.here({"TPU_ACCELERATOR_TYPE": accelerator} if accelerator else {}, n)
 
 
-# ---------------------------------------------------------------- as text
+# ---------------------------------------------------------------- text
 
 
-def test_a_host_is_a_line():
+def test_each_host_is_one_line():
     own = [range(1), range(1, 2)]
     assert str(diagram.Diagram("title", own, "note " * 30)).splitlines()[:3] == [
         "title",
@@ -83,7 +83,7 @@ def test_a_host_is_a_line():
     ]
 
 
-def test_lines_stay_short_for_any_size(machine):
+def test_lines_fit_the_width_with_many_ranks(machine):
     machine(0)
     lines = str(diagram.here({}, 512)).splitlines()
     assert max(map(len, lines)) <= diagram.WIDTH

@@ -12,7 +12,7 @@ NO_HOSTS = "WARNING: could not determine TPU worker hostnames or IP addresses, p
 
 
 def kaggle(accelerator):
-    """What Kaggle presets on its machines."""
+    """Variables that Kaggle sets on its machines."""
     _, _, host, chips_per_host = HOSTS[accelerator]
     return {
         "TPU_SKIP_MDS_QUERY": "1",
@@ -27,7 +27,7 @@ def kaggle(accelerator):
 
 
 def used(accelerator):
-    """What `xmp.spawn(nprocs=1)` leaves in a notebook, with a tutorial's extras."""
+    """Variables that `xmp.spawn(nprocs=1)` leaves in a notebook, plus a tutorial's extras."""
     return {
         "PJRT_DEVICE": "TPU",
         "PJRT_LOCAL_PROCESS_RANK": "0",
@@ -44,7 +44,7 @@ PRESETS = {"bare": lambda accelerator: {}, "kaggle": kaggle, "used": used}
 
 
 def metadata(accelerator):
-    """What a TPU VM's metadata server answers."""
+    """Values from a TPU VM's metadata server."""
     _, _, host, chips_per_host = HOSTS[accelerator]
     return {
         "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nTPU_PROCESS_BOUNDS: '{host}'\n"
@@ -75,7 +75,7 @@ def clean(environ, *, device, sets=None, user_env=None):
         ("TPU", "SKIP_MEGASCALE_PJRT_CLIENT", "true"),
     ],
 )
-def test_a_trap_is_removed_with_a_one_line_notice_unless_requested(device, name, value):
+def test_harmful_variables_are_removed_with_a_notice_unless_requested(device, name, value):
     cleaned, changes = clean({name: value}, device=device)
     assert name not in cleaned
     (line,) = changes
@@ -102,37 +102,37 @@ def test_a_trap_is_removed_with_a_one_line_notice_unless_requested(device, name,
         ("TPU", "XLA_FLAGS", "--xla_dump_to=/tmp/x"),
     ],
 )
-def test_harmless_variables_stay(device, name, value):
+def test_harmless_variables_are_kept(device, name, value):
     cleaned, changes = clean({name: value}, device=device)
     assert cleaned == {name: value, "PJRT_DEVICE": device}
     assert not changes
 
 
-def test_the_environment_passed_in_is_not_modified():
+def test_clean_does_not_modify_its_argument():
     environ = {"XLA_USE_SPMD": "1"}
     clean(environ, device="CPU")
     assert environ == {"XLA_USE_SPMD": "1"}
 
 
-def test_torchruns_address_is_removed_with_torchruns_variables():
+def test_torchruns_address_is_removed_with_its_other_variables():
     environ = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "RANK": "0"}
     cleaned, changes = clean(environ, device="CPU")
     assert cleaned == {"PJRT_DEVICE": "CPU"}
     assert len(changes) == 3
 
 
-def test_a_variable_changed_by_the_launch_gets_a_notice():
+def test_variable_changed_by_the_launch_gets_a_notice():
     environ = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
     cleaned, changes = clean(environ, device="TPU", sets=process_bounds("v5litepod-8", 8, 4))
     assert cleaned["TPU_PROCESS_BOUNDS"] == "2,2,1"
     assert changes == ["set TPU_PROCESS_BOUNDS=2,2,1: this launch needs it"]
 
 
-# --- torch_xla's own answers --------------------------------------------------------------------
+# --- results of torch_xla ----------------------------------------------------------------------
 
 
 def cases():
-    """Every host, preset and -n; keys of the answers in `answers`."""
+    """Every host, preset and -n: the keys of `answers`."""
     for accelerator in HOSTS:
         for preset in PRESETS:
             yield accelerator, preset, "as it is"
@@ -141,7 +141,7 @@ def cases():
 
 
 def case(accelerator, preset, n):
-    """A question for the process that has torch_xla; n "as it is" leaves out our changes."""
+    """A request to the process with torch_xla; n "as it is" skips our changes."""
     chips = HOSTS[accelerator][0]
     environ = PRESETS[preset](accelerator)
     if n == "as it is":
@@ -182,16 +182,16 @@ def test_torch_xla_starts_n_ranks_with_distinct_chips_and_ports(answers, acceler
 
 
 @pytest.mark.parametrize("accelerator", HOSTS)
-def test_with_all_chips_torch_xla_answers_as_without_our_variables(answers, accelerator):
+def test_variables_for_all_chips_match_torch_xlas_defaults(answers, accelerator):
     assert answers[accelerator, "bare", None] == answers[accelerator, "bare", "as it is"]
 
 
 @pytest.mark.parametrize("accelerator", ["v4-8", "v5litepod-8", "v6e-8"])
-def test_without_cleaning_kaggles_variables_break_every_rank(answers, accelerator):
+def test_uncleaned_kaggle_variables_break_every_rank(answers, accelerator):
     ranks = answers[accelerator, "kaggle", "as it is"]["ranks"]
     assert {rank["CLOUD_TPU_TASK_ID"] for rank in ranks} == {"0"}
     assert {rank["TPU_PROCESS_ADDRESSES"] for rank in ranks} == {"local"}
 
 
-def test_without_cleaning_a_used_notebook_starts_one_process(answers):
+def test_uncleaned_variables_of_a_used_notebook_start_one_process(answers):
     assert answers["v5litepod-8", "used", "as it is"]["processes"] == 1

@@ -1,4 +1,4 @@
-"""Seats and variables of hosts: a table of topologies, and preset variables."""
+"""Seats and variables of hosts, for several topologies and preset variables."""
 
 import json
 import re
@@ -28,13 +28,13 @@ def seated(seats):
     return [(seat.host.name, seat.slice, seat.worker) for seat in seats]
 
 
-# ---------------------------------------------------------------- the table
+# ---------------------------------------------------------------- topologies
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("pod", [False, True])
-def test_hosts_are_seated_slice_by_slice(count, workers, pod):
+def test_hosts_fill_slices_in_order(count, workers, pod):
     seats = slices.seats(hosts(count * workers), count, pod=pod)
     assert seated(seats) == [
         (f"host-{n + 1}", n // workers, n % workers) for n in range(count * workers)
@@ -56,12 +56,12 @@ def test_hosts_of_several_slices_get_the_coordinator_and_their_slice_id(count, w
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_single_slice_gets_no_multislice_variables(workers):
+def test_single_slice_gets_no_multislice_variables(workers):
     for seat in slices.seats(hosts(workers), 1, pod=False):
         assert set(seat.variables) == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
 
 
-def test_off_a_pod_a_host_gets_its_worker_number_and_its_neighbors():
+def test_hosts_outside_a_pod_get_worker_ids_and_hostnames():
     values = [
         (seat.variables["TPU_WORKER_ID"], seat.variables["TPU_WORKER_HOSTNAMES"])
         for seat in slices.seats(hosts(4), 2, pod=False)
@@ -70,18 +70,18 @@ def test_off_a_pod_a_host_gets_its_worker_number_and_its_neighbors():
     assert values == [("0", first), ("1", first), ("0", second), ("1", second)]
 
 
-def test_on_a_pod_unset_variables_are_left_to_the_metadata_server():
+def test_pod_hosts_leave_unset_variables_to_the_metadata_server():
     assert [dict(seat.variables) for seat in slices.seats(hosts(2), None, pod=True)] == [{}, {}]
 
 
-def test_off_a_pod_the_machines_own_tpu_variables_are_ignored():
+def test_hosts_outside_a_pod_ignore_preset_tpu_variables():
     kaggle = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     seats = slices.seats(preset(2, kaggle, kaggle), None, pod=False)
     assert [seat.variables["TPU_WORKER_ID"] for seat in seats] == ["0", "1"]
 
 
 @pytest.mark.slow
-def test_the_variables_equal_those_that_ray_sets():
+def test_variables_match_the_ones_ray_sets():
     tpu = pytest.importorskip("ray.util.tpu")
     (_, seat) = slices.seats(hosts(2), 2, pod=True)
     assert seat.variables == tpu.get_tpu_coordinator_env_vars("10.0.0.1", 2, 1)
@@ -131,7 +131,7 @@ def of_slice(number, worker, count=2):
 
 
 @pytest.mark.parametrize("wanted", [None, 2])
-def test_hosts_of_a_pod_are_seated_by_their_own_variables(wanted):
+def test_pod_hosts_are_seated_by_their_preset_variables(wanted):
     preset_hosts = preset(4, of_slice(1, 1), of_slice(0, 1), of_slice(1, 0), of_slice(0, 0))
     seats = slices.seats(preset_hosts, wanted, pod=True)
     assert seated(seats) == [
@@ -145,7 +145,7 @@ def test_hosts_of_a_pod_are_seated_by_their_own_variables(wanted):
         assert seat.variables == {**own, "MEGASCALE_PORT": "8080"}
 
 
-def test_hosts_without_numbers_take_the_free_seats():
+def test_hosts_without_preset_numbers_take_free_seats():
     preset_hosts = preset(4, {}, {}, {"MEGASCALE_SLICE_ID": "0"}, {})
     seats = slices.seats(preset_hosts, 2, pod=False)
     assert seated(seats) == [
@@ -156,7 +156,7 @@ def test_hosts_without_numbers_take_the_free_seats():
     ]
 
 
-def test_hosts_with_worker_numbers_alone_are_seated_slice_by_slice():
+def test_hosts_with_only_worker_ids_fill_slices_in_order():
     preset_hosts = preset(4, *({"TPU_WORKER_ID": worker} for worker in "1010"))
     seats = slices.seats(preset_hosts, 2, pod=True)
     assert seated(seats) == [
@@ -177,17 +177,17 @@ def test_hosts_with_worker_numbers_alone_are_seated_slice_by_slice():
         ({"MEGASCALE_COORDINATOR_ADDRESS": "fd00::1"}, "8081"),
     ],
 )
-def test_the_port_is_the_preset_one_or_rays(environ, expected):
+def test_megascale_port_defaults_to_rays(environ, expected):
     seats = slices.seats(preset(2, environ), 2, pod=False)
     assert {seat.variables["MEGASCALE_PORT"] for seat in seats} == {expected}
 
 
-def test_one_hosts_coordinator_is_used_by_all():
+def test_all_hosts_use_the_coordinator_preset_on_one():
     seats = slices.seats(preset(2, {}, {"MEGASCALE_COORDINATOR_ADDRESS": "here"}), 2, pod=True)
     assert {seat.variables["MEGASCALE_COORDINATOR_ADDRESS"] for seat in seats} == {"here"}
 
 
-def test_a_warning_in_place_of_host_names_is_ignored():
+def test_warning_in_place_of_host_names_is_ignored():
     warned = {"TPU_WORKER_HOSTNAMES": "WARNING: could not determine TPU worker hostnames"}
     (seat,) = slices.seats(preset(1, warned), None, pod=True)
     assert seat.variables == {}
@@ -204,7 +204,7 @@ def test_a_warning_in_place_of_host_names_is_ignored():
         (1, 2, "1 host cannot .* 2 slices.*Use 1 slice"),
     ],
 )
-def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
+def test_impossible_number_of_slices_is_refused(count, wanted, message):
     with pytest.raises(UsageError, match=message):
         slices.seats(hosts(count), wanted, pod=False)
 
@@ -275,7 +275,7 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         ),
     ],
 )
-def test_contradicting_variables_are_refused_naming_both_sides(environs, wanted, message):
+def test_error_names_both_conflicting_variables(environs, wanted, message):
     with pytest.raises(UsageError, match=message) as refused:
         slices.seats(preset(4, *environs), wanted, pod=True)
     assert re.search(r"\. (Remove|Use) [^.]*\.$", str(refused.value))

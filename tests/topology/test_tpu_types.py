@@ -1,4 +1,4 @@
-"""What follows from a TPU's type, checked against torch_xla itself; simulated hosts."""
+"""Properties of TPU types, checked against torch_xla itself, and simulated hosts."""
 
 import pytest
 
@@ -24,7 +24,7 @@ SLICES = {
 }
 
 
-# ---------------------------------------------------------------- torch_xla's own answers
+# ---------------------------------------------------------------- results of torch_xla
 
 
 def addresses(accelerator):
@@ -42,7 +42,7 @@ def asks_the_metadata_server(accelerator, worker):
 
 
 def gets_its_seat(accelerator, worker):
-    """A host of the last of two slices that may not ask, with the variables of its seat."""
+    """A host of the second slice, with its seat's variables and no metadata server."""
     _, _, host, chips = SLICES[accelerator]
     other = [Host(f"10.1.0.{n}") for n in range(SLICES[accelerator][0])]
     own = [Host(address) for address in addresses(accelerator)]
@@ -80,7 +80,7 @@ def answers(torch_xla_says):
 
 
 @pytest.mark.parametrize("key", [key for key in CASES if key[1] == "seat"], ids=str)
-def test_a_seat_leads_torch_xla_to_the_variables_of_a_host_that_asks(answers, key):
+def test_seat_variables_have_the_same_effect_as_the_metadata_server(answers, key):
     accelerator, _, worker, n = key
     assert answers[key] == answers[accelerator, "asks", worker, n]
 
@@ -89,24 +89,24 @@ def test_a_seat_leads_torch_xla_to_the_variables_of_a_host_that_asks(answers, ke
 
 
 @pytest.mark.parametrize("accelerator", SLICES)
-def test_the_type_determines_hosts_and_chips_per_host(accelerator):
+def test_type_determines_hosts_and_chips_per_host(accelerator):
     hosts, chips, *_ = SLICES[accelerator]
     assert tpu_types.hosts(accelerator) == hosts
     assert tpu_types.chips_per_host(accelerator, hosts) == chips
 
 
-def test_eight_chips_may_be_two_machines():
+def test_eight_chips_may_be_split_over_two_hosts():
     assert tpu_types.chips_per_host("v5litepod-8", 2) == 4
 
 
 @pytest.mark.parametrize("accelerator", ["tpu7x-8", "v9-8", "v5litepod", "v5litepod-12", "H100"])
-def test_an_unknown_type_is_refused_with_examples(accelerator):
+def test_unknown_type_is_refused_with_examples(accelerator):
     with pytest.raises(UsageError, match="v5litepod-16"):
         tpu_types.hosts(accelerator)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 8])
-def test_a_host_count_that_does_not_fit_the_type_is_refused(hosts):
+def test_host_count_that_does_not_fit_the_type_is_refused(hosts):
     with pytest.raises(UsageError, match="A v5litepod-16 has 16 chips on 4 hosts"):
         tpu_types.chips_per_host("v5litepod-16", hosts)
 
@@ -127,7 +127,7 @@ def test_a_host_count_that_does_not_fit_the_type_is_refused(hosts):
         (64, 1, SimulatedTpu("v5litepod-64", 64, 64)),
     ],
 )
-def test_without_a_wish_it_is_the_smallest_host_that_has_the_ranks(n, hosts, expected):
+def test_default_simulated_host_is_the_smallest_that_fits_the_ranks(n, hosts, expected):
     assert tpu_types.simulated("", n, hosts) == expected
 
 
@@ -141,11 +141,11 @@ def test_without_a_wish_it_is_the_smallest_host_that_has_the_ranks(n, hosts, exp
         ("v5litepod-16", 4, 4, SimulatedTpu("v5litepod-16", 4, 4, 4)),
     ],
 )
-def test_a_type_that_is_wished_for_has_its_own_chips(wish, n, hosts, expected):
+def test_requested_simulated_type_keeps_its_chip_count(wish, n, hosts, expected):
     assert tpu_types.simulated(wish, n, hosts) == expected
 
 
-def test_ranks_of_a_simulated_cpu_host_may_be_as_many_as_wished():
+def test_simulated_cpu_host_allows_any_number_of_ranks():
     assert tpu_types.simulated("cpu", 3) is None
     assert tpu_types.simulated_ranks("cpu", 3) == 3
     assert tpu_types.simulated_ranks("CPU", None) == 4
@@ -163,7 +163,7 @@ def test_ranks_of_a_simulated_cpu_host_may_be_as_many_as_wished():
         ("v4-16", 2, 2, "uses all of their chips"),
     ],
 )
-def test_what_no_such_tpu_has_is_refused(wish, n, hosts, message):
+def test_impossible_simulated_tpus_are_refused(wish, n, hosts, message):
     with pytest.raises(UsageError, match=message):
         tpu_types.simulated(wish, n, hosts)
 
@@ -177,7 +177,7 @@ def test_what_no_such_tpu_has_is_refused(wish, n, hosts, message):
         ("v5litepod-32", 8, "4,8,1"),
     ],
 )
-def test_the_bounds_of_a_slice_are_those_of_its_type(accelerator, hosts, bounds):
+def test_slice_bounds_match_the_type(accelerator, hosts, bounds):
     tpu = tpu_types.simulated(accelerator, None, hosts)
     assert tpu.variables()["TPU_PROCESS_BOUNDS"] == bounds
 
@@ -185,7 +185,7 @@ def test_the_bounds_of_a_slice_are_those_of_its_type(accelerator, hosts, bounds)
 @pytest.mark.parametrize(
     ("accelerator", "hosts"), [("v4-16", 2), ("v5litepod-8", 1), ("v5litepod-16", 4)]
 )
-def test_each_rank_has_a_place_of_its_own_within_the_bounds(accelerator, hosts):
+def test_each_rank_has_unique_coordinates_within_the_bounds(accelerator, hosts):
     tpu = tpu_types.simulated(accelerator, None, hosts)
     environ = tpu.variables()
     places = [tpu_types.coordinates(environ, rank, tpu.ranks) for rank in range(hosts * tpu.ranks)]
@@ -197,6 +197,6 @@ def test_each_rank_has_a_place_of_its_own_within_the_bounds(accelerator, hosts):
     assert places[1] == (1, 0, 0)
 
 
-def test_slices_have_the_same_places():
+def test_ranks_of_each_slice_have_the_same_coordinates():
     environ = tpu_types.simulated("v4-8", None).variables()
     assert tpu_types.coordinates(environ, 5, 4) == tpu_types.coordinates(environ, 1, 4)

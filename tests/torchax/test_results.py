@@ -1,4 +1,4 @@
-"""Results of torchax and JAX, as the notebook gets them (protocol: pickling, jax_values)."""
+"""torchax and JAX results as the notebook receives them (pickling, jax_values)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_results_arrive_as_cpu_tensors_and_numpy_arrays(worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["returns_a_part", "returns_a_torchax_part"])
-def test_a_part_of_an_array_cannot_be_returned(worlds: Worlds, scenario: str) -> None:
+def test_sharded_arrays_cannot_be_returned(worlds: Worlds, scenario: str) -> None:
     for ended in worlds.run(scenario).ranks:
         assert ended.how == "Unshippable"
         assert "an array (8, 2) float32 sharded over 4 devices" in ended.value
         assert "xla_nb.torchax.gather(x)" in ended.value
 
 
-def test_values_on_a_device_cannot_be_sent_to_ranks(worlds: Worlds) -> None:
+def test_device_values_cannot_be_sent_to_other_ranks(worlds: Worlds) -> None:
     for array, tensor in worlds.run("sends_to_others", ranks=2).values():
         assert "it is or contains a JAX array: " in array
         assert "numpy.asarray(x)" in array

@@ -1,4 +1,4 @@
-"""Training over four processes equals training in one."""
+"""Training in four processes gives the same results as training in one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CUT = WHOLE | {
         ("trains_parameters_sharded", CUT),
     ],
 )
-def test_training_equals_the_reference_in_one_process(
+def test_training_matches_a_single_process(
     worlds: Worlds, reference: Any, scenario: str, cuts: dict[str, str]
 ) -> None:
     losses, weights = reference

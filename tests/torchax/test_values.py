@@ -1,4 +1,4 @@
-"""xla_nb.torchax: values are spread over the ranks and gathered again."""
+"""xla_nb.torchax: values are sharded or replicated over the ranks, and gathered again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 }
 
 
-def test_spread_values_can_be_gathered_on_every_rank(worlds: Worlds) -> None:
+def test_sharded_and_replicated_values_can_be_gathered_on_every_rank(worlds: Worlds) -> None:
     for rank, results in enumerate(worlds.run("round_trips").values()):
         for way, part in (("sharded", (2, 4)), ("replicated", (8, 4))):
             assert results[way]["kinds"] == KINDS
@@ -43,7 +43,7 @@ def test_spread_values_can_be_gathered_on_every_rank(worlds: Worlds) -> None:
         assert [each.tolist() for each in results["own"]] == [[rank, rank]] * 2
 
 
-def test_a_mesh_covers_the_devices_of_all_ranks(worlds: Worlds) -> None:
+def test_mesh_covers_the_devices_of_all_ranks(worlds: Worlds) -> None:
     numbers = np.arange(16.0).reshape(4, 4)
     for rank, results in enumerate(worlds.run("meshes").values()):
         assert results["plain"] == {"data": 4}
