@@ -1,8 +1,8 @@
-"""Kill what runs on a Ray cluster, at random, and look what becomes of it.
+"""Signal random processes of runs on a Ray cluster and check the outcome.
 
-Every round launches a run on three nodes of this machine, strikes one of its processes while all
-ranks train, and then asks: how soon is it said, has the run ended, is any process or object of it
-left, does the next launch work?
+Every round launches a run on three nodes of this machine and strikes one of its processes while all
+ranks train. It then checks that the problem is reported soon, the run ends, no process or object of
+it is left, and the next launch works.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from tests.support.kernel import Notebook
 from tests.support.ray_nodes import Nodes, eventually, of_ours
 
-#: The name of a process, the signal, and words of which one must be said.
+#: The name of a process, the signal, and words of which at least one must be reported.
 VICTIMS: dict[str, tuple[str, signal.Signals, tuple[str, ...]]] = {
     "rank": ("xla_nb-rank", signal.SIGKILL, ("SIGKILL",)),
     "stopped rank": ("xla_nb-rank", signal.SIGSTOP, ("no progress",)),
@@ -30,7 +30,7 @@ VICTIMS: dict[str, tuple[str, signal.Signals, tuple[str, ...]]] = {
     "raylet": ("", signal.SIGKILL, ("was lost",)),
     "driver": ("xla_nb-ray", signal.SIGKILL, ("SIGKILL",)),
 }
-LATEST = 10.0  # seconds until it must be said
+LATEST = 10.0  # seconds within which it must be reported
 _HOSTS, _PATIENCE = 3, 120.0
 
 _OPTIONS = f"%%xla_spawn --on ray --hosts {_HOSTS} -n 2 --bg --view none --grace 0.5"
@@ -58,7 +58,7 @@ print(memory_summary(address=sys.argv[1], stats_only=True))
 
 @dataclass
 class Round:
-    """What one strike did: seconds until it was said, and what was."""
+    """The outcome of one strike: seconds until it was reported, and the reported text."""
 
     victim: str
     after: float = 0.0
@@ -70,7 +70,7 @@ class Round:
 
     @property
     def faults(self) -> dict[str, Any]:
-        """What went wrong, by name; empty where nothing did."""
+        """Failed checks by name; empty if all passed."""
         words = VICTIMS[self.victim][2]
         found: dict[str, Any] = {
             "late": self.after if self.after > LATEST else 0.0,
@@ -146,7 +146,7 @@ class Arena:
 
     @staticmethod
     def _left() -> list[str]:
-        """Processes of the run that are still there."""
+        """Processes of the run that are still running."""
         names = "xla_nb-rank", "xla_nb-job"
         try:
             eventually(lambda: not of_ours(*names))
@@ -179,7 +179,7 @@ class Arena:
 
 
 def rounds(count: int, seed: int) -> Iterator[Round]:
-    """So many strikes; each victim comes about equally often."""
+    """Perform `count` strikes, on each kind of victim about equally often."""
     order = random.Random(seed)
     arena = Arena(seed)
     try:

@@ -1,8 +1,8 @@
-"""Kill processes of a training run at random, and look what becomes of it.
+"""Kill random processes of a training run and check the outcome.
 
-Every round launches a run that trains, prints and loads data in a worker, waits for a random step,
-sends a random signal to a random process of it, and then asks: has the run ended, is it said what
-happened, is every byte there that a rank has printed, is anything left, does the next launch work?
+Every round launches a run that trains, prints and loads data in a worker, waits for a random step
+and sends a random signal to a random process of the run. It then checks that the run ends, the
+cause is reported, no printed byte is lost, nothing is left and the next launch works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.kernel import Notebook
 
 VICTIMS = ("rank", "job", "server", "spare", "worker", "kernel")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
-PATIENCE = 90.0  # seconds for whatever must come
+PATIENCE = 90.0  # timeout in seconds
 _HANG = 3  # seconds until a hang is reported
 
 _TRAIN = """
@@ -53,7 +53,7 @@ def train(rank):
 
 @dataclass
 class Round:
-    """What one kill did: `said` is all that a user was told."""
+    """The outcome of one kill; `said` is all text shown to the user."""
 
     victim: str
     number: signal.Signals
@@ -67,7 +67,7 @@ class Round:
 
     @property
     def faults(self) -> dict[str, Any]:
-        """What went wrong, by name; empty where nothing did."""
+        """Failed checks by name; empty if all passed."""
         found = {
             name: getattr(self, name)
             for name in ("hung", "unnamed", "lost", "orphans", "temporary", "next_failed")
@@ -76,7 +76,7 @@ class Round:
 
 
 class Arena:
-    """A kernel whose runs are killed, with a TMPDIR of its own; another one when it is killed."""
+    """A kernel with its own TMPDIR whose runs are killed; replaced when it is killed itself."""
 
     def __init__(self, seed: int, lines: int = 20) -> None:
         self._random = random.Random(seed)
@@ -88,7 +88,7 @@ class Arena:
         self._open()
 
     def _open(self) -> None:
-        # Found by its own mark afterwards, whatever becomes of parents and sessions.
+        # Identifies its processes even after their parent or session has changed.
         self._mark = f"XLA_NB_CHAOS={random.SystemRandom().getrandbits(64):x}"
         name, _, value = self._mark.partition("=")
         self.notebook = Notebook(TMPDIR=str(self._tmp), XLA_NB_HOME=self._home, **{name: value})
@@ -97,7 +97,7 @@ class Arena:
             f"import os\nFOLDER = {self._folder.name!r}\nLINES = {self._lines}\n"
             "import xla_nb, torch_xla.core.xla_model\nfrom xla_nb.run import sentences"
         )
-        self._launch_small()  # the server is up, and what it keeps in TMPDIR is there
+        self._launch_small()  # starts the server, which creates its files in TMPDIR
         self._before = self._temporary()
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Arena:
         result.next_failed = self._next()
         now = self._temporary()
         result.temporary = sorted(now - self._before)
-        self._before |= now  # each is told once
+        self._before |= now  # report each once
         return result
 
     def _launch(self) -> None:
@@ -178,17 +178,17 @@ class Arena:
     def _strike(target: psutil.Process, number: signal.Signals) -> None:
         os.kill(target.pid, number)
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ outcome
 
     def _after(self, result: Round) -> None:
-        """The run ends by itself, or says what is wrong and can be stopped."""
+        """The run ends by itself, or reports the problem and can be stopped."""
         harmless = result.victim == "spare" or (
             result.victim in ("server", "job") and result.number == signal.SIGSTOP
         )
         if harmless:
             self._until_step(1)
         stops = harmless or result.number == signal.SIGSTOP
-        if stops and not harmless:  # it must be said, while nobody does anything
+        if stops and not harmless:  # it must be reported without user action
             with contextlib.suppress(TimeoutError):
                 self._wait(
                     lambda: bool(self._value("run.done or run.state.hang is not None")), "a hang"
@@ -225,10 +225,10 @@ class Arena:
         result.orphans = self._orphans()
         self.notebook.kill()
         self._open()
-        self.notebook.ok(f"run = xla_nb.open_run({str(self._record)!r})")  # as far as it got
+        self.notebook.ok(f"run = xla_nb.open_run({str(self._record)!r})")  # the incomplete record
 
     def _orphans(self) -> list[str]:
-        """Processes of this kernel that should be gone: all but kernel, server and spare."""
+        """Processes of this kernel that should be gone: all except kernel, server and spare."""
         allowed = ("xla_nb-server", "xla_nb-spare")
 
         def found() -> list[str]:
@@ -246,7 +246,7 @@ class Arena:
         return found()
 
     def _lost(self) -> int:
-        """Bytes that a rank has printed for certain, and that its log does not have."""
+        """The number of bytes that ranks have certainly printed and that their logs lack."""
         lost = 0
         for rank in (0, 1):
             journal = Path(self._folder.name, f"journal-{rank}")
@@ -267,11 +267,11 @@ class Arena:
         assert self.notebook.value("small.results") == "{0: 0, 1: 1}"
 
     def _temporary(self) -> set[str]:
-        """What is in TMPDIR; the folder of the one fork server has a name of its own each time.
+        """Paths in TMPDIR, except the folder of one fork server, whose name differs each time.
 
-        Empty files are torch's: a DataLoader whose worker has died opens some, to see whether
-        there are free descriptors, and may be killed before it has removed them. One of four bytes
-        is Python's, which writes it where a process first asks for a folder for such files."""
+        Empty files are torch's: a DataLoader whose worker has died opens some to check for free
+        descriptors, and may be killed before it removes them. A file of four bytes is Python's,
+        which writes one when a process first asks for the folder of temporary files."""
         paths = {
             str(path.relative_to(self._tmp))
             for path in self._tmp.rglob("*")
@@ -282,13 +282,13 @@ class Arena:
         return {path for path in paths if path.partition("/")[0] not in mine}
 
 
-#: What `tempfile` calls files that are removed at once.
+#: Names of files that `tempfile` removes immediately.
 _TRIED = re.compile(r"(tmp)?[a-z0-9_]{8}")
 
 
 def _carrying(variable: str) -> list[int]:
-    """The processes that were started with this `NAME=value` in their environment, or were forked
-    by one that was. Ended ones have none (proc(5), environ)."""
+    """Processes started with this `NAME=value` in their environment, and their forks. Ended
+    processes have no environment (proc(5), environ)."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -305,18 +305,18 @@ def _is_alive(pid: int) -> bool:
 
 
 def _names(result: Round) -> bool:
-    """Whether what was said names what was done."""
+    """True if the text shown names the signal."""
     if result.number == signal.SIGSTOP:
         return "stopped" in result.said or "waiting" in result.said or "quiet" in result.said
     if result.victim == "worker" and "failed at Cell In[" in result.said:
-        return True  # in torch's words, which are at times those of the pipe to the worker
+        return True  # torch's own message, sometimes about the pipe to the worker
     name = result.number.name
     human = signal.strsignal(result.number) or name
     return name in result.said or human in result.said
 
 
 def rounds(count: int, seed: int) -> Iterator[Round]:
-    """So many kills; each kind of victim and signal comes about equally often."""
+    """Perform `count` kills, with each kind of victim and signal about equally often."""
     kinds = [(victim, number) for victim in VICTIMS for number in SIGNALS]
     order = random.Random(seed)
     arena = Arena(seed)

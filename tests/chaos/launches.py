@@ -1,4 +1,4 @@
-"""Launch many runs in one kernel, and look what grows."""
+"""Launch many runs in one kernel and measure what grows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CELL = (
     "%%xla_spawn -n 2 --view none\ndef f(rank):\n    print('x' * 1000)\n    return [rank] * 1000"
 )
 
-#: IPython keeps what the last 1,000 cells have returned (`Out`), here their runs.
+#: IPython keeps the results of the last 1,000 cells (`Out`), here their runs.
 _FORGET = "%reset -f out\nimport gc; gc.collect()"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What kernel and fork server hold after so many launches; sizes in MB."""
+    """Resources of kernel and fork server after `launches` launches; sizes in MB."""
 
     launches: int
     fds: tuple[int, int]
@@ -32,7 +32,10 @@ class Standing:
 
 
 def standings(count: int, every: int) -> Iterator[Standing]:
-    """The first after as many launches as are kept, since until then their number grows."""
+    """Launch `count` runs; measure after every `every` launches.
+
+    `every` should not be less than the number of runs that are kept, which grows until then.
+    """
     with tempfile.TemporaryDirectory(prefix="xc-") as home:
         notebook = Notebook(XLA_NB_HOME=home)
         try:
@@ -62,6 +65,6 @@ def _standing(launches: int, notebook: Notebook, home: Path) -> Standing:
 
 
 def _megabytes(process: psutil.Process) -> float:
-    """Of its own: what it shares with its forks counts in part (proc(5), smaps_rollup)."""
+    """The process's private memory, without pages shared with forks (proc(5), smaps_rollup)."""
     memory: float = process.memory_full_info().uss / 1e6
     return memory

@@ -1,4 +1,4 @@
-"""Real kernels under limits: a launch works, or says what it lacks; nothing hangs or stays."""
+"""Real kernels under limits: a launch works or names the lacking resource; nothing hangs."""
 
 import os
 import textwrap
@@ -19,10 +19,10 @@ import torch_xla.core.xla_model as xm
 def f(rank):
     return xm.all_reduce("sum", torch.ones(2, device="xla") * rank).sum().item()
 """
-#: A user of no other processes, who may read what root may: root's processes have no limit.
+#: A user without other processes, with root's read access; root's processes have no limit.
 ANOTHER_USER = (
     *("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"),
-    "--securebits=+no_setuid_fixup",  # access(2) too looks at what the user may override
+    "--securebits=+no_setuid_fixup",  # access(2) also checks capabilities
     *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
 )
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts, another user")
@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root: mounts, anoth
 
 @pytest.fixture
 def under():
-    """Makes a kernel under a command that limits it; ended with the test."""
+    """under(*command, **env) starts a kernel under a command that limits it."""
     made = []
 
     def make(*command, **env):
@@ -44,12 +44,12 @@ def under():
 
 
 def in_mounts(script):
-    """A command for a kernel that has mounts of its own."""
+    """A command that starts a kernel with its own mounts."""
     return "unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh"
 
 
 def launched(notebook, ranks=2, cell=SUM, timeout=300):
-    """The cell's output, and the notices of its run."""
+    """Run a cell on ranks; return its output and the notices of its run."""
     options = f"-n {ranks} --view text --grace 1"
     shown = notebook.run(f"%%xla_spawn {options}\n{cell}", timeout=timeout)
     return "\n".join([shown.stdout, shown.stderr, shown.error])
@@ -65,7 +65,7 @@ def test_sixty_four_ranks_run_a_collective_and_end(under):
 
 
 @pytest.mark.parametrize(("files", "ranks"), [(200, 64), (80, 20), (80, 32)])
-def test_a_host_with_too_few_files_for_its_ranks_is_refused(under, files, ranks):
+def test_launch_is_refused_if_ranks_need_too_many_files(under, files, ranks):
     notebook = under("prlimit", f"--nofile={files}")
     refused = launched(notebook, ranks=ranks)
     assert f"Cannot start {ranks} ranks" in refused or f"Cannot set up {ranks} ranks" in refused
@@ -73,7 +73,7 @@ def test_a_host_with_too_few_files_for_its_ranks_is_refused(under, files, ranks)
     assert "2 ranks finished" in launched(notebook)
 
 
-def test_a_notebook_with_no_files_left_says_so_and_starts_nothing(under):
+def test_launch_is_refused_if_the_notebook_has_no_free_files(under):
     notebook = under()
     assert "2 ranks finished" in launched(notebook)  # the server runs
     notebook.ok("import os, resource; before = resource.getrlimit(resource.RLIMIT_NOFILE)")
@@ -94,7 +94,7 @@ def test_a_notebook_with_no_files_left_says_so_and_starts_nothing(under):
 
 @as_root
 @pytest.mark.parametrize("processes", [24, 32])
-def test_a_user_with_too_few_processes_is_told_so(under, processes, tmp_path):
+def test_low_process_limit_is_reported_unless_the_launch_works(under, processes, tmp_path):
     limits = "prlimit", f"--nproc={processes}"
     home = {"HOME": str(tmp_path), "XLA_NB_HOME": f"{tmp_path}/home", "USER": "somebody"}
     text = launched(under(*ANOTHER_USER, *limits, **home))
@@ -103,14 +103,14 @@ def test_a_user_with_too_few_processes_is_told_so(under, processes, tmp_path):
 
 
 @pytest.mark.parametrize("gigabytes", [1, 3, 4])
-def test_a_kernel_with_too_little_address_space_is_told_so(under, gigabytes):
+def test_low_address_space_limit_is_reported(under, gigabytes):
     text = launched(under("prlimit", f"--as={int(gigabytes * (1 << 30))}"))
     told = "`ulimit -v`", "failed to map segment", "Cannot allocate memory", "std::bad_alloc"
     assert any(words in text for words in told)
 
 
 @as_root
-def test_without_shared_memory_the_launch_is_refused(under):
+def test_launch_is_refused_if_shared_memory_is_full(under):
     full = "mount -t tmpfs -o size=64k tmpfs /dev/shm && head -c 65536 /dev/zero > /dev/shm/full"
     notebook = under(*in_mounts(full))
     text = launched(notebook)
@@ -120,7 +120,7 @@ def test_without_shared_memory_the_launch_is_refused(under):
 
 
 @as_root
-def test_a_data_loader_that_finds_no_shared_memory_is_told_so(under):
+def test_data_loader_error_names_the_lack_of_shared_memory(under):
     notebook = under(*in_mounts("mount -t tmpfs -o size=64k tmpfs /dev/shm"))
     cell = """
     from torch.utils.data import DataLoader
@@ -135,8 +135,8 @@ def test_a_data_loader_that_finds_no_shared_memory_is_told_so(under):
 
 @pytest.fixture
 def in_memory_of():
-    """A command for a kernel that has so many bytes of memory, in a control group of its own, and
-    the file in which the system counts whom it kills there."""
+    """in_memory_of(size) returns a command for a kernel limited to `size` bytes by its own control
+    group, and the file in which the system counts OOM kills there."""
     ours = memory._group(Path("/proc/self"))
     if ours is None:
         pytest.skip("no control group can be seen here")
@@ -159,9 +159,7 @@ def in_memory_of():
 
 @as_root
 @pytest.mark.parametrize("victim", ["rank", "job", "server"])
-def test_a_process_that_the_kernel_kills_for_memory_is_told_with_the_limit(
-    in_memory_of, under, victim
-):
+def test_oom_kill_of_a_process_is_reported_with_the_memory_limit(in_memory_of, under, victim):
     command, counter = in_memory_of(3 << 30)
     notebook = under(*command)
     notebook.ok("%%xla_spawn -n 2 --bg -o run --grace 1\nimport time\ndef f(rank): time.sleep(600)")
@@ -170,7 +168,7 @@ def test_a_process_that_the_kernel_kills_for_memory_is_told_with_the_limit(
         "while len([r for r in run.state.ranks.values() if r.pid]) < 2: time.sleep(0.05)"
     )
     pid = victims(notebook)[victim]
-    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")  # the kernel's first choice
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")  # the OOM killer's first choice
     notebook.ok(
         "kept = []\n"
         f"while 'oom_kill 0\\n' in open({str(counter)!r}).read() + '\\n':\n"
@@ -181,7 +179,7 @@ def test_a_process_that_the_kernel_kills_for_memory_is_told_with_the_limit(
 
 
 @as_root
-def test_a_server_that_cannot_import_torch_for_lack_of_memory_is_told_so(in_memory_of, under):
+def test_oom_kill_of_the_server_while_importing_torch_is_reported(in_memory_of, under):
     command, _ = in_memory_of(256 << 20)
     text = launched(under(*command))
     lack = "killed by the OOM killer (the container's limit is 256 MiB)"
@@ -189,7 +187,7 @@ def test_a_server_that_cannot_import_torch_for_lack_of_memory_is_told_so(in_memo
 
 
 def victims(notebook):
-    """The pids of the server, a job of its, and a rank of that."""
+    """The pids of the server, one of its jobs, and a rank of that job."""
     (server,) = [p for p in children(notebook.pid) if p.name() == "xla_nb-server"]
     (job,) = [p for p in children(server.pid) if p.name() == "xla_nb-job"]
     rank = next(p for p in children(job.pid) if "rank" in p.name())

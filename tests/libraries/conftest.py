@@ -1,7 +1,7 @@
-"""Trainings with the libraries that people use, in notebooks that launch by themselves.
+"""Training with popular libraries, in notebooks where the library or the program launches ranks.
 
-`make test-libraries` has all of them, in the versions of requirements/libraries.txt; elsewhere
-those files run whose libraries are there.
+`make test-libraries` installs all of them, in the versions of requirements/libraries.txt.
+Elsewhere, only the files whose libraries are installed run.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[Notebook]:
-    """A kernel with the extension loaded, for one library."""
+    """A kernel with the extension loaded, one per library."""
     kernel = Notebook(TOKENIZERS_PARALLELISM="false")
     kernel.ok("%load_ext xla_nb")
     yield kernel

@@ -1,4 +1,4 @@
-"""A training that accelerate's launcher starts."""
+"""Training started by accelerate's notebook_launcher."""
 
 import pytest
 
@@ -47,7 +47,7 @@ expected = list(net.parameters())
 
 
 @pytest.mark.slow
-def test_four_ranks_train_as_one_process_does(notebook):
+def test_four_ranks_train_like_one_process(notebook):
     notebook.ok(PROGRAM)
     shown = notebook.ok("run = notebook_launcher(train, num_processes=4)")
     assert [line for line in shown.lines if "trained" in line] == ["[0] trained on 4"]
@@ -60,14 +60,14 @@ def test_four_ranks_train_as_one_process_does(notebook):
 
 
 @pytest.mark.slow
-def test_mixed_precision_trains_to_its_own_rounding(notebook):
+def test_mixed_precision_training_differs_only_by_rounding(notebook):
     notebook.ok("run = notebook_launcher(train, num_processes=4, mixed_precision='bf16')")
     near = "max((a - b).abs().max().item() for a, b in zip(run[0][0], expected))"
     assert 1e-5 < float(notebook.value(near)) < 0.05
 
 
 @pytest.mark.slow
-def test_what_accelerate_cannot_do_on_xla_stays_its_own_error(notebook):
+def test_calls_accelerate_lacks_on_xla_raise_its_own_error(notebook):
     notebook.ok(
         "def objects():\n    from accelerate.utils import gather_object\n    Accelerator()\n"
         "    return gather_object([1])"

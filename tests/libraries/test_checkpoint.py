@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint, and torch_xla's FSDP, in trainings of the notebook."""
+"""torch.distributed.checkpoint and torch_xla's FSDP in a notebook's training."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_ranks_save_one_checkpoint_and_each_loads_it(trained, tmp_path):
     trained.ok(f"run = xmp.spawn(_mp_fn, args=({str(tmp_path)!r},), nprocs=4)")
     near = "torch.allclose(run[3][name], value, atol=1e-5)"
     assert trained.value(f"all({near} for name, value in net.state_dict().items())") == "True"
-    # and so does the notebook, without ranks
+    # the notebook loads it too, without ranks
     trained.ok(
         "model = {'model': {name: torch.zeros_like(v) for name, v in net.state_dict().items()}}\n"
         f"dcp.load(model, checkpoint_id={str(tmp_path)!r}, no_dist=True)"
@@ -63,7 +63,7 @@ def test_ranks_save_one_checkpoint_and_each_loads_it(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sharded_model_trains_as_a_whole_one_does(trained):
+def test_fsdp_model_trains_like_an_unsharded_one(trained):
     trained.ok(
         "def sharded(index):\n"
         "    net, loss = train(FSDP, slice(index, None, 4), torch_xla.device(),\n"

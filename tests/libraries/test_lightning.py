@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric launch in a notebook, and the notebook's model is trained."""
+"""Lightning's Trainer and Fabric launch ranks from a notebook and train its model."""
 
 import pytest
 
@@ -66,17 +66,17 @@ def lightning(notebook, tmp_path_factory):
     return notebook
 
 
-def test_the_notebooks_model_is_trained_as_one_process_would_train_it(lightning):
+def test_fit_trains_the_notebooks_model_like_one_process(lightning):
     assert lightning.value("torch.allclose(model.net.weight, net.weight, atol=1e-5)") == "True"
     assert lightning.value("abs(fitted.callback_metrics['val'].item() - expected) < 1e-5") == "True"
 
 
-def test_the_checkpoint_holds_the_trained_weights(lightning):
+def test_checkpoint_contains_the_trained_weights(lightning):
     lightning.ok("saved = torch.load(fitted.checkpoint_callback.best_model_path)['state_dict']")
     assert lightning.value("torch.equal(saved['net.weight'], model.net.weight)") == "True"
 
 
-def test_the_logger_has_a_line_for_each_epoch(lightning):
+def test_csv_logger_writes_a_line_per_epoch(lightning):
     lightning.ok(
         "import csv\n"
         "with open(folder + '/lightning_logs/one/metrics.csv') as file:\n"
@@ -86,14 +86,14 @@ def test_the_logger_has_a_line_for_each_epoch(lightning):
     assert lightning.value(counted) == "[3, 3]"
 
 
-def test_validate_and_test_give_the_notebook_their_figures(lightning):
+def test_validate_and_test_return_figures_to_the_notebook(lightning):
     lightning.ok("found = trainer(folder, 'auto', logger=False).validate(model, data)")
     assert lightning.value("abs(found[0]['val'] - expected) < 1e-5") == "True"
     lightning.ok("found = trainer(folder, logger=False).test(model, data)")
     assert lightning.value("abs(found[0]['val'] - expected) < 1e-5") == "True"
 
 
-def test_predictions_are_those_of_each_rank(lightning):
+def test_prediction_writer_saves_each_ranks_predictions(lightning):
     lightning.ok(
         "from lightning.pytorch.callbacks import BasePredictionWriter\n"
         "class Writer(BasePredictionWriter):\n"
@@ -107,8 +107,8 @@ def test_predictions_are_those_of_each_rank(lightning):
     assert lightning.value("torch.allclose(whole, model.net(x), atol=1e-5)") == "True"
 
 
-@pytest.mark.leaves("processes")  # Lightning's manager, which the error's frames hold
-def test_a_rank_that_fails_raises_in_the_notebook(lightning):
+@pytest.mark.leaves("processes")  # the error's frames keep Lightning's manager alive
+def test_failed_rank_raises_in_the_notebook(lightning):
     lightning.ok("broken = Model()\nbroken.fails_on = 2")
     shown = lightning.run("trainer(folder, max_epochs=1, logger=False).fit(broken, data)")
     assert shown.ename == "RunFailed"
@@ -116,7 +116,7 @@ def test_a_rank_that_fails_raises_in_the_notebook(lightning):
     assert "ValueError: boom" in shown.error
 
 
-def test_the_number_of_devices_is_that_of_the_next_launch(lightning):
+def test_allowed_devices_follow_the_configured_rank_count(lightning):
     lightning.ok("%xla_config n=2")
     lightning.ok("pair = Model()\ntrainer(folder, 2, max_epochs=1, logger=False).fit(pair, data)")
     assert "can only be 'auto', 1, 2" in lightning.run("trainer(folder, 4)").error
@@ -124,7 +124,7 @@ def test_the_number_of_devices_is_that_of_the_next_launch(lightning):
     lightning.ok("trainer(folder, 4)")
 
 
-def test_as_many_devices_as_can_be_simulated_train(lightning):
+def test_trainer_accepts_any_device_count_that_can_be_simulated(lightning):
     lightning.ok(
         "class Counts(Model):\n"
         "    def on_train_start(self):\n"
@@ -140,7 +140,7 @@ def test_as_many_devices_as_can_be_simulated_train(lightning):
     lightning.ok("%xla_config simulate=None")
 
 
-def test_lightning_is_told_of_no_tpu_once_drop_in_is_off(lightning):
+def test_lightning_finds_no_tpu_with_dropin_off(lightning):
     lightning.ok("%xla_config dropin=off")
     try:
         assert "can not run on your system" in lightning.run("trainer(folder, 4)").error
@@ -167,7 +167,7 @@ ranks, weight = Fabric(accelerator="tpu", devices=4).launch(train, lr=0.1)
 """
 
 
-def test_fabric_trains_and_gives_back_what_rank_0_returned(lightning):
+def test_fabric_launch_trains_and_returns_the_result_of_rank_0(lightning):
     shown = lightning.ok(FABRIC)
     assert [line for line in shown.lines if "trained" in line] == ["[0] trained"]
     assert lightning.value("ranks") == "[0, 1, 2, 3]"

@@ -1,4 +1,4 @@
-"""A model, an optimizer and a schedule of timm in ranks."""
+"""timm's models, optimizers and schedulers on ranks."""
 
 PROGRAM = """
 import timm, timm.optim, timm.scheduler, torch
@@ -34,7 +34,7 @@ def _mp_fn(index):
 """
 
 
-def test_four_ranks_train_as_one_process_does(notebook):
+def test_four_ranks_train_like_one_process(notebook):
     notebook.ok(PROGRAM)
     notebook.ok("run = xmp.spawn(_mp_fn, nprocs=4)")
     notebook.ok("expected = train(slice(None), 'cpu', lambda optimizer: optimizer.step())")

@@ -1,4 +1,4 @@
-"""torchmetrics in ranks: metrics are of all that the ranks have seen."""
+"""torchmetrics on ranks: in a process group, metrics cover the data of all ranks."""
 
 PROGRAM = """
 import torch, torch_xla, torchmetrics
@@ -40,12 +40,12 @@ AGREES = (
 )
 
 
-def test_in_a_process_group_every_rank_has_the_figures_of_all(notebook):
+def test_metrics_in_a_process_group_cover_all_ranks(notebook):
     notebook.ok(PROGRAM)
     notebook.ok("run = xmp.spawn(metrics, args=(True,), nprocs=4)")
     assert notebook.value(AGREES.format(part="slice(None)")) == "True"
 
 
-def test_without_one_each_rank_has_its_own_as_on_a_tpu(notebook):
+def test_metrics_without_a_process_group_cover_one_rank_as_on_a_tpu(notebook):
     notebook.ok("run = xmp.spawn(metrics, args=(False,), nprocs=4)")
     assert notebook.value(AGREES.format(part="slice(rank * 16, rank * 16 + 16)")) == "True"

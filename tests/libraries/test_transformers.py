@@ -1,4 +1,4 @@
-"""transformers' Trainer in ranks."""
+"""transformers' Trainer on ranks."""
 
 import ast
 import os
@@ -48,7 +48,7 @@ with open(f"{folder}/found-{found[1]}", "w") as file:
 )
 
 
-def test_four_ranks_train_as_four_processes_of_gloo_do(notebook, tmp_path):
+def test_four_ranks_train_like_four_gloo_processes(notebook, tmp_path):
     notebook.ok(PROGRAM + "import torch_xla.distributed.xla_multiprocessing as xmp")
     notebook.ok(
         "def _mp_fn(index, folder):\n    return train(folder)\n"
@@ -63,7 +63,7 @@ def test_four_ranks_train_as_four_processes_of_gloo_do(notebook, tmp_path):
 
 
 def _with_gloo(folder):
-    """What each of torchrun's processes returns."""
+    """Results of torchrun's processes."""
     (folder / "program.py").write_text(GLOO)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     subprocess.run(

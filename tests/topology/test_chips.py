@@ -89,7 +89,7 @@ def test_missing_or_unsupported_device_is_refused(wanted, fix):
         choose_device({"PJRT_DEVICE": wanted}, 0)
 
 
-# --- numbers of ranks ----------------------------------------------------------------------------
+# --- numbers of ranks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accelerator", HOSTS)

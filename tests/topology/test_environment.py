@@ -128,7 +128,7 @@ def test_variable_changed_by_the_launch_gets_a_notice():
     assert changes == ["set TPU_PROCESS_BOUNDS=2,2,1: this launch needs it"]
 
 
-# --- results of torch_xla ----------------------------------------------------------------------
+# --- results of torch_xla -----------------------------------------------------------------------
 
 
 def cases():
