@@ -1,4 +1,4 @@
-"""Benchmarks of what a user at a notebook waits for: xla_nb against its rivals, in one run.
+"""Benchmarks of the waiting times of notebook users: xla_nb against its rivals, in one run.
 
 `python -m benchmarks` (or `make bench`) runs every module here that has `rows(rounds)`. Times alone
 mean little on a shared machine, so each row is a ratio of two figures measured in turn.

@@ -23,8 +23,8 @@ ALL = (
     "page",
     "hosts",
 )
-#: Settings of whoever measures that make Python slower: unbuffered output (a system call for each
-#: part of a `print`), and no bytecode kept (every kernel compiles what it imports).
+#: Environment variables that make Python slower: unbuffered output (a system call for each part of
+#: a `print`) and no bytecode files (every kernel compiles its imports).
 SLOWER = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 HEADING = ("", "figure", "against", "ratio", "aim")
 

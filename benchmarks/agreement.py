@@ -1,7 +1,7 @@
-"""What ranks of the simulated host take to agree on a collective, and a chain of small ones.
+"""The time that simulated ranks need to agree on a collective, and for a chain of small ones.
 
-A bare meeting is what comes before every collective: each rank tells all others what it is about to
-do. Measured within a rank, hundreds at a time, so that waking the ranks once is not counted.
+A bare meeting precedes every collective: each rank announces its call to all others. Hundreds of
+meetings are measured at a time, within a rank, so that waking the ranks once does not count.
 """
 
 from __future__ import annotations

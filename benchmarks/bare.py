@@ -16,7 +16,7 @@ from torch_xla.experimental import plugins
 
 
 class Host(plugins.DevicePlugin):
-    """A host with so many chips, each a process with the built-in CPU client."""
+    """A host with `chips` chips, each a process with the built-in CPU client."""
 
     def __init__(self, chips: int) -> None:
         super().__init__()
@@ -27,11 +27,11 @@ class Host(plugins.DevicePlugin):
         return self.chips
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        # Every process has one device, which is its number 0; ranks need different ordinals.
+        # Each process's one device has number 0, but ranks need different ordinals.
         torch_xla._XLAC._xla_get_device_ordinal = lambda device: local_rank
         torch_xla._XLAC._xla_get_default_device_ordinal = lambda: local_rank
         # As on a TPU, no rank continues alone: if one ended before the last began, torch_xla's
-        # process pool would give it the last one's work too.
+        # process pool would also give it the last one's work.
         self.all_here.wait()
 
 

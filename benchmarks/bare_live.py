@@ -1,7 +1,7 @@
-"""The least that has a cell run in processes that live on: the baseline for a cell of live ranks.
+"""The minimum that runs a cell in persistent processes: the baseline for a cell of live ranks.
 
-`%%bare` hands its text to plain Python processes by pipes and prints what they print. It looks at
-nothing, ships nothing, keeps nothing, and knows of no errors. A setup cell imports this module.
+`%%bare` sends its text to plain Python processes through pipes and prints their output. It does not
+analyze or ship anything, keeps nothing and handles no errors. A setup cell imports this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ for line in sys.stdin:
 
 
 def start(ranks: int) -> None:
-    """Start so many processes, and register `%%bare`."""
+    """Start `ranks` processes and register `%%bare`."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _RANK, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""A real kernel and a client that records what a user sees of a cell, and when.
+"""A real kernel and a client that records which output of a cell a user sees, and when.
 
 Times run from sending the cell until a message shows the expected text, in whatever form (stream,
 display, or an update of one).
@@ -34,8 +34,8 @@ class Notebook:
     """A kernel, started in the repository and ended with the `with` block.
 
     `command` starts another kernel than this Python's; `environment` is added to its variables.
-    Runs are kept in a home of its own, which is removed when all benchmarks have ended: where ext4
-    has removed thousands of files within five minutes, it takes up to 1.5 ms to make one.
+    Runs are kept in a separate home, which is removed after all benchmarks: within five minutes of
+    removing thousands of files, ext4 takes up to 1.5 ms to create one.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Cell:
         self.id = self.client.execute(code)
 
     def until(self, pattern: str, count: int = 1) -> float:
-        """Seconds until so many different matches of a pattern have been shown."""
+        """Seconds until `count` different matches of a pattern have been shown."""
         while len(set(re.findall(pattern, self.shown))) < count:
             if self.ended:
                 raise CellFailed(f"ended without showing {pattern!r} {count} times: {self.shown}")

@@ -1,8 +1,8 @@
-"""Collectives of the simulated host beside gloo's, which most people without a TPU use.
+"""Collectives of the simulated host compared with gloo's, which most people without a TPU use.
 
-Both run in 4 processes of this machine, in turn. Ours goes from device to device: the graph before
-it is executed, values are copied out, reduced and copied in, and the result is waited for. gloo's
-is the bare `all_reduce` of tensors that are on the host already; what a copy out and in takes is
+Both run in 4 processes of this machine, in turn. Ours goes from device to device: it executes the
+pending graph, copies values out, reduces them, copies them in and waits for the result. gloo's is
+the bare `all_reduce` of tensors that are already on the host; the time of copying out and in is
 measured in the same ranks.
 """
 
@@ -19,7 +19,7 @@ from benchmarks.client import Notebook
 
 RANKS = 4
 ROUNDS = 5
-#: Numbers in each tensor of the sizes that are measured, and how often in a launch.
+#: For each size: the elements of each tensor, and the repetitions in a launch.
 SIZES = {"64 B": ([16], 200), "34 MB in two": ([4_250_000] * 2, 12), "132 MB": ([33_000_000], 5)}
 
 TIMED = """
@@ -78,7 +78,7 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
 
 
 def compared(mine: Notebook, options: str, where: str, aim: float, rounds: int) -> Iterator[Row]:
-    """Launches with these options in turn with gloo's; `aim` is a factor of gloo's time."""
+    """Compare launches with these options, in turn, with gloo; `aim` is a factor of gloo's time."""
     ours: list[dict[str, tuple[float, float]]] = []
     gloo: list[dict[str, tuple[float, float]]] = []
     mine.run(TIMED)
@@ -98,7 +98,7 @@ def compared(mine: Notebook, options: str, where: str, aim: float, rounds: int) 
 
 
 def figures(notebook: Notebook, code: str) -> dict[str, Any]:
-    """The seconds that a launch's rank 0 prints."""
+    """The seconds printed by a launch's rank 0."""
     cell = notebook.send(code)
     cell.until(r"figures {.*}")
     cell.end()

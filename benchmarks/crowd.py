@@ -1,6 +1,6 @@
 """A run on many hosts shown in a panel: in a kernel, `watch` draws it and measures the cost.
 
-Only the files and the events are made up. Every rank rewrites its sample four times a second,
+Ranks are simulated by files and events. Every rank rewrites its sample four times a second,
 prints and reports; some compile or wait, some fail, some finish, and one host is lost.
 """
 
@@ -18,8 +18,8 @@ from xla_nb.messages import events
 from xla_nb.record.sample import Activity
 
 BEAT = 0.05  # seconds between two rounds of writes
-SAMPLE, PRINT, REPORT = 5, 10, 20  # a rank does each every so many rounds
-GONE, WHEN = 7, 8.0  # the host that is lost, and after how many seconds
+SAMPLE, PRINT, REPORT = 5, 10, 20  # rounds between two samples, lines or reports of a rank
+GONE, WHEN = 7, 8.0  # the lost host, and the seconds until its loss
 ACTIVITIES: tuple[Activity, ...] = ("running", "running", "running", "compiling", "waiting")
 
 
@@ -31,7 +31,7 @@ def watch(hosts: int, each: int, seconds: int) -> dict[str, float]:
 
 
 class CrowdedRun(ShownRun):
-    """A run whose events are applied as their times come."""
+    """A run whose events are applied when they are due."""
 
     def __init__(self, folder: Path, hosts: int, each: int) -> None:
         super().__init__(folder)
@@ -50,7 +50,7 @@ def host(number: int) -> str:
 
 
 def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
-    """The events, each with the seconds after which it happens."""
+    """The events, each with its time in seconds."""
     yield 0, events.HostsPlaced(names=tuple(map(host, range(hosts))))
     for number in range(hosts):
         yield (
@@ -93,7 +93,7 @@ def line(rank: int) -> str:
 
 
 def write(folder: Path, hosts: int, each: int, seconds: int) -> int:
-    """Write the ranks' files for so many seconds; returns the number of lines printed."""
+    """Write the ranks' files for `seconds` seconds; returns the number of lines printed."""
     flags = os.O_WRONLY | os.O_CREAT
     names = ("out", "now", "history")
     files = [

@@ -16,8 +16,8 @@ from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 
-#: A process that writes so many lines a second to so many files, each starting with the time, and
-#: prints how many it wrote.
+#: A process that writes `rate` lines a second to `streams` files, each starting with the time, and
+#: prints the number of lines.
 WRITER = """
 import os, sys, time
 folder, streams, rate, seconds = sys.argv[1], *map(int, sys.argv[2:])
@@ -36,7 +36,7 @@ print(written * streams)
 
 
 class ShownRun(RecordedRun):
-    """A run without processes: only its files are real."""
+    """A run without processes; only its files exist."""
 
     done = False
 
@@ -73,7 +73,7 @@ def shown(
     """Show a run in a panel while the writer fills its files.
 
     Returns the share of a core that the kernel's process used, messages and lines per second, and
-    how many written lines the files lack.
+    the number of lines missing from the files.
     """
     # Not at the top: the writer process of `crowd` imports this module too.
     from xla_nb.views.panel.view import PanelView

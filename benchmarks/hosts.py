@@ -37,7 +37,7 @@ print("counted", wrote, here, there, wrote / took, flood.elapsed)
 
 
 def rows(rounds: int = ROUNDS) -> Iterator[Row]:
-    """Three warm hosts against one, and the arrival of three hosts' lines against their writing."""
+    """Three warm hosts compared with one; the arrival of three hosts' lines with their writing."""
     with cluster(HOSTS) as address, Notebook() as three, Notebook() as one:
         for notebook in (three, one):
             notebook.run(f"%load_ext xla_nb\nimport os\nos.environ['RAY_ADDRESS'] = {address!r}")

@@ -29,7 +29,7 @@ OURS = Way(
     "%load_ext xla_nb",
     f'%%xla_spawn -n {RANKS}\ndef speak(rank):\n    print(f"spoken {{rank}}")\n',
 )
-#: As much as a long notebook defines: functions that use each other, and classes.
+#: The definitions of a long notebook: functions that use each other, and classes.
 DEFINITIONS = "\n".join(
     f"def f{n}(x, y={n}):\n    return g{n}(x) + y\n"
     f"def g{n}(x):\n    return [f{n}, C{n}][x % 2]\n"

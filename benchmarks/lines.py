@@ -1,6 +1,6 @@
-"""What printing costs: ranks that print, and the same processes with plain files for their output.
+"""The cost of printing: ranks that print, and the same processes with output to plain files.
 
-Both write each line at once, as a notebook's `print` does. Python's own buffer of a plain file
+Both write each line immediately, like a notebook's `print`. Python's own buffer of a plain file
 takes many lines at a time; that is the second row.
 """
 
@@ -24,7 +24,7 @@ PRINT = f"""
         print("line", number, "of rank", rank)
 """
 CELL = f"%%xla_spawn -n {RANKS} -o run\ndef talk(rank):{PRINT}"
-#: Forked processes that print to files of their own, with so much buffer (1: a line).
+#: Forked processes that print to their own files, with a buffer of this size (1: a line).
 PLAIN = f"""
 import multiprocessing, sys
 def talk(rank):

@@ -1,8 +1,8 @@
-"""Live ranks beside ipyparallel and jupyter-distributed: cells, values sent, floods, 500 cells.
+"""Live ranks compared with ipyparallel and jupyter-distributed: cells, values, floods, 500 cells.
 
-The peers run in `.venv-peers`, without which (`make .venv-peers/.installed`) their rows are left
-out. ipyparallel and jupyter-distributed have a Python kernel per rank, and no XLA. What is timed is
-what a client of the notebook's kernel sees.
+The peers run in `.venv-peers` (`make .venv-peers/.installed`); without it, their rows are omitted.
+ipyparallel and jupyter-distributed have a Python kernel per rank, and no XLA. Times are measured by
+a client of the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANKS = 4
 MANY = 16
 ROUNDS = 41
 LINES = 5_000
-#: A notebook's cells before the ranks are started, of 1.2 kB each, as some that people write.
+#: A notebook's cells before the ranks are started, of 1.2 kB each, like typical ones.
 WRITTEN = [
     f"def function{number}(x):\n    # What it does, in a few words.\n"
     + "".join(f"    x = x * {number} + {line}  # with a comment\n" for line in range(30))
@@ -40,7 +40,7 @@ client[:].scatter("rank", range({ranks}), flatten=True, block=True)
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run cells on ranks that live on: `line` stands above the cell."""
+    """A way to run cells on live ranks; `line` is the first line of each cell."""
 
     name: str
     setup: tuple[str, ...]
@@ -59,7 +59,7 @@ def ours(ranks: int) -> Way:
 
 
 def among_others(ranks: int) -> Way:
-    """The same in a notebook that has cells already."""
+    """The same in a notebook that already has cells."""
     way = ours(ranks)
     return replace(way, setup=(way.setup[0], *WRITTEN, way.setup[1]))
 
@@ -70,7 +70,7 @@ def bare(ranks: int) -> Way:
 
 
 def peers() -> list[Way]:
-    """Those that are installed."""
+    """The installed peers."""
     if not PEERS.exists():
         return []
     world = {"JUPYTER_DISTRIBUTED_WORLD_SIZE": str(RANKS), "PATH": f"{PEERS.parent}:/usr/bin:/bin"}
@@ -93,7 +93,7 @@ def peers() -> list[Way]:
 
 
 def rows(rounds: int = ROUNDS) -> Iterator[Row]:
-    """Of cells some 500 are run, of floods and values seven."""
+    """Runs about 500 cells, and seven floods and values."""
     yield from cells(rounds)
     yield from compiled()
     yield from pushed(-(-rounds // 6))
@@ -105,7 +105,7 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
-    """The notebooks of these ways, set up and warm."""
+    """Open the notebooks of these ways, set up and warm."""
     with contextlib.ExitStack() as stack:
         notebooks = [stack.enter_context(way.notebook()) for way in ways]
         for notebook, way in zip(notebooks, ways, strict=True):
@@ -116,10 +116,10 @@ def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
 
 
 def cells(rounds: int) -> Iterator[Row]:
-    """A cell until its last rank has spoken, and a flood of lines.
+    """A cell until its last rank prints, and a flood of lines.
 
-    Beside others, in turn, for the ratios; and alone, as a user has it: in turn the processes of
-    six other notebooks take the caches between two of its cells.
+    Ratios are measured in turn with other ways. A user's notebook runs alone, so that is measured
+    too: in turn, the processes of six other notebooks take the caches between two of its cells.
     """
     with opened([ours(RANKS)]) as notebooks:
         (alone,) = in_turn([ours(RANKS)], notebooks, speak, rounds)
@@ -167,14 +167,14 @@ def speak(way: Way, notebook: Notebook) -> float:
 
 
 def flood(way: Way, notebook: Notebook) -> float:
-    """Until the last line of all ranks is seen."""
+    """Seconds until the last line of all ranks is shown."""
     cell = notebook.send(f'{way.line}for n in range({LINES}): print(f"line {{n}} of {{rank}}")')
     seconds = cell.until(rf"line {LINES - 1} of (\d+)", RANKS)
     cell.end()
     return seconds
 
 
-# ---------------------------------------------------------------- state that is kept
+# ---------------------------------------------------------------- preserved state
 
 
 TRAIN = """
@@ -210,7 +210,7 @@ if rank == 0:
 
 
 def compiled() -> Iterator[Row]:
-    """The graphs that a training cell compiles when it is run again, and its time."""
+    """The graphs compiled when a training cell runs again, and its time."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(PREPARE)
         first, again = (counted(notebook) for _ in range(2))
@@ -241,7 +241,7 @@ READ = "%%xla\n{0}[0]"
 
 
 def pushed(rounds: int) -> Iterator[Row]:
-    """1 GiB handed to the ranks of a host, and used again unchanged."""
+    """1 GiB sent to the ranks of a host, and used again unchanged."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(BIG)
         notebook.run("import xla_nb; ranks = xla_nb.ranks()")
@@ -253,7 +253,7 @@ def pushed(rounds: int) -> Iterator[Row]:
                 - last_number(notebook.run(PUSH.format("small")).shown, "took")
             )
         notebook.run("%xla_restart")
-        for _ in range(2):  # sent, and seen to be unchanged
+        for _ in range(2):  # sent, then recognized as unchanged
             notebook.run(READ.format("big")), notebook.run(READ.format("small"))
         for _ in range(rounds):
             unchanged.append(
@@ -295,8 +295,8 @@ def report():
 
 
 def many(cells: int) -> Iterator[Row]:
-    """What the kernel and its ranks hold after many cells, against after the first fifth, without
-    `Out`, which keeps the files of runs that were a cell's last value."""
+    """Resources of the kernel and its ranks after many cells, compared with after the first fifth,
+    without `Out`, which keeps the files of runs that were a cell's last value."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(f"import xla_nb.live\n{LOOK}")
         early = late = {}

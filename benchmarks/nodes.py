@@ -1,4 +1,4 @@
-"""Run as a process: a Ray cluster on this machine, until its standard input is closed."""
+"""A process that runs a Ray cluster on this machine until its standard input is closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.ray_nodes import Nodes
 
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """Start a cluster of so many nodes in a process of its own; yields its address."""
+    """Start a Ray cluster of `nodes` nodes in its own process; yields its address."""
     command = [sys.executable, "-m", "benchmarks.nodes", str(nodes)]
     with subprocess.Popen(
         command,

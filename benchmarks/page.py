@@ -1,4 +1,4 @@
-"""The panel in JupyterLab in Chromium: how soon it opens, and what a flood costs."""
+"""The panel in JupyterLab in Chromium: the time until it opens, and the cost of a flood."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser.lab import NAMES, Lab, LabNotebook, browser
 
 ROUNDS = 7
-WARM = 4000  # ms until the page has reached its size
+WARM = 4000  # ms until the size of the page is stable
 FLOODS = {  # streams: (lines per second, minimum frames per second)
     8: (30_000, 55),
     256: (100_000, 50),
@@ -122,12 +122,12 @@ def _openings(notebook: LabNotebook, rounds: int) -> Iterator[float]:
 
 
 def watched(notebook: LabNotebook, call: str, seconds: int) -> dict[str, float]:
-    """What a made-up run, shown by `call` for so many seconds, costs the page and the kernel."""
+    """The cost to page and kernel of a simulated run that `call` shows for `seconds` seconds."""
     cell = notebook.add(WATCH.replace("CALL", call))
     notebook.run(cell)
     panel = notebook.output(cell).locator(".xn-panel")
     panel.wait_for(state="attached")
-    panel.evaluate("panel => panel.scrollIntoView()")  # it does not draw out of sight
+    panel.evaluate("panel => panel.scrollIntoView()")  # it draws only while visible
     notebook.page.locator(".xn-row .xn-text").first.wait_for()
     notebook.page.wait_for_timeout(WARM)
     half = seconds * 1000 / 2 - WARM

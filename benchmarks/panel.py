@@ -1,4 +1,4 @@
-"""How late a cell's last line and its ranks' displays are shown, measured without a page."""
+"""The delay until a cell's last line and its ranks' displays are shown, without a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def talking(rounds: int) -> list[float]:
 
 
 def showing(rounds: int) -> list[float]:
-    """Seconds from the first rank's `display` until the figures of all have come."""
+    """Seconds from the first rank's `display` until the figures of all ranks are shown."""
     with Notebook() as notebook:
         notebook.run("%load_ext xla_nb")
         taken = []

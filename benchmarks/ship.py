@@ -1,4 +1,4 @@
-"""A 1 GiB array of the notebook used by 4 ranks: the time it adds and the memory it takes.
+"""A 1 GiB array of the notebook used by 4 ranks: the additional time and memory.
 
 Both are differences between two launches of one cell, with this array and with a tiny one. Memory
 is the PSS of the ranks and their job; a page that k processes share counts as 1/k in each.
@@ -62,7 +62,7 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
 
 
 def use(notebook: Notebook, array: str, released: Path) -> tuple[float, int]:
-    """Seconds until every rank has the array, and bytes in use once all have read all of it."""
+    """Seconds until every rank has the array, and bytes in use after all have read it."""
     all_have = released.with_suffix(".all_have")
     files = {"all_have": str(all_have), "released": str(released)}
     cell = notebook.send(USE.format(ranks=RANKS, array=array, **files))

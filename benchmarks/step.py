@@ -1,7 +1,7 @@
 """A training step under xla_nb against the same function under bare `xmp.spawn`.
 
-There are no more ranks than cores, so that ranks do not queue up and the difference is what xla_nb
-does in a rank. Other load on the machine only makes steps longer, so each launch gives the 5th
+There are no more ranks than cores, so ranks do not queue up and the difference is the work of
+xla_nb in a rank. Other load on the machine only makes steps longer, so each launch gives the 5th
 percentile of each rank's 400 steps; launches alternate, and the median launch of each way counts.
 """
 

@@ -1,7 +1,7 @@
-"""Training with collectives: quickstart's model beside DDP, and what `xm.optimizer_step` adds.
+"""Training with collectives: quickstart's model compared with DDP; the cost of `xm.optimizer_step`.
 
-Each in 4 processes of this machine, in turn. A step is timed from its beginning until its values
-are on the device, as in `benchmarks/step.py`; DDP computes eagerly, as people do without a TPU.
+Each runs in 4 processes of this machine, in turn. A step is timed from its beginning until its
+values are on the device, as in `benchmarks/step.py`; DDP computes eagerly, as usual without a TPU.
 """
 
 from __future__ import annotations

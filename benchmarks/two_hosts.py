@@ -1,6 +1,6 @@
-"""`all_reduce` over two simulated hosts of two ranks, beside gloo's in four processes, in turn.
+"""`all_reduce` over two simulated hosts of two ranks, in turn with gloo in four processes.
 
-The hosts are jobs of this machine that meet at a store, as the hosts of a Ray cluster do. Ours goes
+The hosts are jobs on this machine that meet at a store, like the hosts of a Ray cluster. Ours goes
 from device to device; gloo's is the bare `all_reduce` of tensors that are on the host already.
 """
 
@@ -40,7 +40,7 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
 
 
 def timed(step: Callable[[], object]) -> float:
-    """The median of some milliseconds, after two calls that are not counted."""
+    """The median time of a call in milliseconds, without the first two."""
     taken = []
     for _ in range(2 + TIMES):
         begun = time.perf_counter()
@@ -107,7 +107,7 @@ def forked(work: Callable[[], None]) -> int:
 
 def main() -> None:
     import torch.distributed as dist
-    import torch_xla  # noqa: F401  # once, before the forks
+    import torch_xla  # noqa: F401  # imported once, before forking
 
     reader, writer = os.pipe()
 
