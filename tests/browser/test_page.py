@@ -1,6 +1,7 @@
-"""The panel's page alone: what it shows of its messages, and what it sends.
+"""The panel's page alone: what it shows and what it sends.
 
-There is no kernel and no JupyterLab: `harness.Panel` is the shipped page, and the test its kernel.
+There is no kernel and no JupyterLab: `harness.Panel` loads the shipped page, and the test acts as
+its kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ACKNOWLEDGE = "void (answer = ({request}) => give({type: 'ack', request}))"
 
 @pytest.fixture
 def opened(chromium: BrowserContext, page: Page) -> Iterator[Opener]:
-    """Opens panels; none of them may raise an error or request a file."""
+    """Opens panels and checks that none raises an error or requests a file."""
     panels: list[Panel] = []
 
     def opener(**options: Any) -> Panel:
@@ -66,7 +67,7 @@ def region(panel: Panel, name: str) -> Any:
     return panel.page.get_by_role("region", name=name, exact=True)
 
 
-#: As a person does, once the page has heard of its own scrolling to the end, a frame later.
+#: Scrolls like a user, after the page has handled its own scroll to the end, a frame later.
 SCROLL = """(log, to) => new Promise((done) => {
     const next = (then) => requestAnimationFrame(then);
     next(() => next(() => { log.scrollTop = to; done(); }));
@@ -84,11 +85,11 @@ def warned(sentence: str, *ranks: int, level: Any = "warning") -> Diagnosis:
 # ------------------------------------------------------------------------------ the whole page
 
 
-def test_a_new_page_asks_for_everything(opened: Opener) -> None:
+def test_new_page_requests_whole_message(opened: Opener) -> None:
     opened().wait_sent("whole")
 
 
-def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Panel) -> None:
+def test_open_panel_hides_only_its_own_snapshot(panel: Panel) -> None:
     panel.page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<p class=\"xn-saved-run-1\">own</p>"
         '<p class="xn-saved-run-12">another</p>\')'
@@ -99,14 +100,14 @@ def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Pa
     expect(panel.page.get_by_text("own", exact=True)).to_be_visible()
 
 
-def test_messages_before_the_first_view_are_kept(opened: Opener) -> None:
+def test_messages_before_first_view_are_kept(opened: Opener) -> None:
     panel = opened(seen=False)
     panel.begin(card(0, place="Cell In[3], line 77"))
     panel.page.evaluate("void mount(document.getElementById('here'))")
     expect(option(panel, 0)).to_contain_text("line 77")
 
 
-def test_each_view_of_a_run_selects_its_own_rank(panel: Panel) -> None:
+def test_each_view_selects_its_own_rank(panel: Panel) -> None:
     panel.page.evaluate(ANOTHER_VIEW)
     panels = panel.page.locator(".xn-panel")
     panels.last.locator('[role=option][data-rank="2"]').click()
@@ -114,7 +115,7 @@ def test_each_view_of_a_run_selects_its_own_rank(panel: Panel) -> None:
     expect(panels.first.locator("[aria-selected=true]")).to_have_count(0)
 
 
-def test_closing_a_view_leaves_the_other_working(panel: Panel) -> None:
+def test_closing_one_view_keeps_the_other_working(panel: Panel) -> None:
     panel.page.evaluate(ANOTHER_VIEW)
     panel.page.evaluate("unmount()")
     expect(panel.page.locator(".xn-panel")).to_have_count(1)
@@ -122,7 +123,7 @@ def test_closing_a_view_leaves_the_other_working(panel: Panel) -> None:
     expect(option(panel, 1)).to_have_attribute("data-phase", "failed")
 
 
-def test_a_gap_in_the_sequence_asks_for_everything_at_most_every_two_seconds(panel: Panel) -> None:
+def test_gaps_in_sequence_request_whole_message_at_most_every_two_seconds(panel: Panel) -> None:
     asked = len(panel.sent("whole"))
     gaps = []
     for _ in range(5):
@@ -135,7 +136,7 @@ def test_a_gap_in_the_sequence_asks_for_everything_at_most_every_two_seconds(pan
     panel.wait_sent("whole", asked + 1)
 
 
-def test_a_whole_message_replaces_what_it_has(panel: Panel) -> None:
+def test_whole_message_replaces_page_contents(panel: Panel) -> None:
     panel.tell(troubles=(trouble(0),), lines=[block(0, "kept")])
     expect(region(panel, "Errors and notes")).to_be_visible()
     panel.begin(card(0), card(1))
@@ -144,7 +145,7 @@ def test_a_whole_message_replaces_what_it_has(panel: Panel) -> None:
     assert panel.rows() == ["kept"]
 
 
-def test_what_is_drawn_again_keeps_focus_selection_and_open_folds(panel: Panel) -> None:
+def test_redraw_keeps_focus_selection_and_open_folds(panel: Panel) -> None:
     long = "\n".join(f"frame {n}" for n in range(60))
     panel.tell(troubles=(trouble(3, text=long), trouble(2, title="other", text="short")))
     errors = region(panel, "Errors and notes")
@@ -167,7 +168,7 @@ def test_what_is_drawn_again_keeps_focus_selection_and_open_folds(panel: Panel) 
 @pytest.mark.parametrize(
     ("colour", "dark"), [("#fff", "false"), ("#111", "true")], ids=["light", "dark"]
 )
-def test_the_panel_is_dark_on_a_dark_page(opened: Opener, colour: str, dark: str) -> None:
+def test_panel_follows_theme_of_page(opened: Opener, colour: str, dark: str) -> None:
     panel = opened(css=f":root {{ --jp-layout-color0: {colour} }}")
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", dark)
 
@@ -175,7 +176,7 @@ def test_the_panel_is_dark_on_a_dark_page(opened: Opener, colour: str, dark: str
 # ------------------------------------------------------------------------------ head
 
 
-def test_the_head_shows_the_cell_and_counts_ranks_by_phase(panel: Panel) -> None:
+def test_head_shows_cell_and_counts_ranks_by_phase(panel: Panel) -> None:
     panel.tell(card(2, "waiting"), headline="3 ranks run, 1 waits", simulated=True)
     head = panel.page.locator(".xn-head")
     for text in ("Cell In[3]", "3 ranks run, 1 waits", "4 ranks of a simulated TPU host"):
@@ -185,7 +186,7 @@ def test_the_head_shows_the_cell_and_counts_ranks_by_phase(panel: Panel) -> None
     expect(counts.locator("[data-phase=waiting]")).to_contain_text("1 waiting")
 
 
-def test_a_run_that_has_only_begun_is_one_line(opened: Opener) -> None:
+def test_new_run_is_one_line_for_half_a_second(opened: Opener) -> None:
     panel = opened()
     panel.begin(card(0), started=time.time(), lines=[block(0, "soon")])
     log = panel.page.locator(".xn-log")
@@ -195,24 +196,24 @@ def test_a_run_that_has_only_begun_is_one_line(opened: Opener) -> None:
 
 
 def speak_at_once(panel: Panel) -> None:
-    """The next title, though less than five seconds after the last one."""
+    """Announce the next title even within five seconds of the last one."""
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.parts.head.spoken = -5000")
 
 
-def test_the_elapsed_time_counts_without_messages(panel: Panel) -> None:
+def test_elapsed_time_counts_without_messages(panel: Panel) -> None:
     elapsed = panel.page.locator(".xn-sub")
     before = elapsed.inner_text()
     expect(elapsed).not_to_have_text(before)
 
 
 @pytest.mark.parametrize("what", ["panel", "page"])
-def test_the_time_is_right_as_soon_as_a_panel_is_seen_again(panel: Panel, what: str) -> None:
+def test_elapsed_time_updates_when_panel_becomes_visible(panel: Panel, what: str) -> None:
     elapsed = panel.page.locator(".xn-sub")
     root = panel.page.locator(".xn-panel")
     if what == "panel":
         root.evaluate("root => (root.style.display = 'none')")
         panel.page.wait_for_function("!document.querySelector('.xn-panel').xnView.inSight")
-    root.evaluate("root => clearInterval(root.xnView.clock)")  # the next tick never comes
+    root.evaluate("root => clearInterval(root.xnView.clock)")  # no further ticks
     before = elapsed.text_content() or ""
     panel.page.wait_for_timeout(1100)
     assert elapsed.text_content() == before
@@ -226,16 +227,14 @@ def test_the_time_is_right_as_soon_as_a_panel_is_seen_again(panel: Panel, what: 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(5, "5 s"), (65, "1 min 05 s"), (7500, "2 h 05 min")]
 )
-def test_the_page_counts_in_the_words_of_the_kernel(
-    panel: Panel, seconds: float, words: str
-) -> None:
+def test_page_formats_durations_like_kernel(panel: Panel, seconds: float, words: str) -> None:
     assert going(seconds) == words
     panel.tell(started=time.time() - seconds - 0.5)
     shown = panel.page.locator("[data-since]").inner_text()
-    assert shown in [going(seconds + late) for late in range(60)]  # the page may have been late
+    assert shown in [going(seconds + late) for late in range(60)]  # the page may be slow
 
 
-def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
+def test_run_bar_shows_counts_rate_and_remaining_time(panel: Panel) -> None:
     panel.tell(bar=Bar("epochs", 250, 1000, 12.5, 60))
     shown = panel.page.get_by_role("progressbar", name="epochs")
     expect(shown).to_have_attribute("aria-valuenow", "25")
@@ -243,7 +242,7 @@ def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
     expect(panel.page.locator(".xn-runbar")).to_have_text(words)
 
 
-def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
+def test_kernel_restart_stops_clock_and_clears_bar_and_counts(panel: Panel) -> None:
     panel.tell(bar=Bar("", 1, 4, 2, 2))
     expect(panel.page.locator(".xn-runbar")).to_contain_text("2 s to go")
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
@@ -259,8 +258,8 @@ def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
 SAYS = "session => kernel.iopubMessage.emit({ header: { msg_type: 'status', session } })"
 
 
-def test_a_kernel_that_speaks_in_another_session_is_another_one(panel: Panel) -> None:
-    """A widget manager that fails, as after some reloads, tells of no restart."""
+def test_messages_from_new_session_mean_kernel_restarted(panel: Panel) -> None:
+    """A broken widget manager, as after some reloads, reports no restart."""
     headline = panel.page.locator(".xn-headline")
     before = headline.inner_text()
     panel.page.evaluate(SAYS, "first")
@@ -272,17 +271,17 @@ def test_a_kernel_that_speaks_in_another_session_is_another_one(panel: Panel) ->
     expect(panel.page.locator("[data-action=stop]")).to_be_disabled()
 
 
-def test_a_notebook_that_has_been_given_another_kernel_says_so(panel: Panel) -> None:
+def test_panel_reports_disconnected_kernel(panel: Panel) -> None:
     panel.page.evaluate("kernel.disposed.emit()")
     expect(panel.page.locator(".xn-headline")).to_contain_text("Kernel disconnected; last update")
 
 
-def test_a_panel_that_is_gone_listens_to_no_kernel(panel: Panel) -> None:
+def test_unloaded_panel_removes_its_kernel_listeners(panel: Panel) -> None:
     panel.page.evaluate("unload()")
     assert panel.page.evaluate("kernel.iopubMessage.slots.size + kernel.disposed.slots.size") == 0
 
 
-def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
+def test_diagnosis_is_the_title_and_marks_its_ranks(panel: Panel) -> None:
     sentence = "3 ranks have been waiting for rank 2, at line 6"
     speak_at_once(panel)
     panel.tell(diagnosis=warned(sentence, 2))
@@ -292,7 +291,7 @@ def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel
     expect(panel.page.locator("[data-marked]")).to_have_count(1)
     plain = option(panel, 1).evaluate("n => getComputedStyle(n).backgroundColor")
     expect(option(panel, 2)).not_to_have_css("background-color", plain)
-    panel.choose(2)  # it keeps its mark
+    panel.choose(2)  # a selected rank keeps its mark
     expect(option(panel, 2)).not_to_have_css("background-color", plain)
     expect(panel.page.locator(".xn-live")).to_have_text(sentence)
     panel.tell(diagnosis=warned("4 ranks running", 0, level="calm"))
@@ -300,7 +299,7 @@ def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel
     expect(panel.page.locator("[data-marked]")).to_have_count(0)
 
 
-def test_why_a_run_is_stopped_is_said_once_and_a_stack_has_lines_of_its_own(panel: Panel) -> None:
+def test_stop_reason_appears_once_and_stack_in_notice_keeps_its_lines(panel: Panel) -> None:
     why = "Stopped by an interrupt"
     note = "Sent SIGTERM to rank 1\n  File x, line 9\n    wait()"
     found = warned(f"{why}; 1 rank still waiting")
@@ -312,13 +311,13 @@ def test_why_a_run_is_stopped_is_said_once_and_a_stack_has_lines_of_its_own(pane
     expect(panel.page.locator(".xn-say")).to_have_text(why)
 
 
-def test_a_run_without_a_diagnosis_is_headed_by_its_headline(panel: Panel) -> None:
+def test_headline_is_the_title_without_diagnosis(panel: Panel) -> None:
     panel.tell(headline="Rank 1 failed", ok=False, ended=time.time())
     expect(panel.page.get_by_role("heading", level=3)).to_contain_text("Rank 1 failed")
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-level", "bad")
 
 
-def test_the_head_stays_in_sight_with_stop(panel: Panel) -> None:
+def test_stop_button_stays_visible_when_page_scrolls(panel: Panel) -> None:
     panel.begin(*map(card, range(32)))
     panel.page.set_viewport_size({"width": 1000, "height": 400})
     panel.page.mouse.wheel(0, 500)
@@ -332,7 +331,7 @@ def test_the_head_stays_in_sight_with_stop(panel: Panel) -> None:
 # ------------------------------------------------------------------------------ stop, stacks
 
 
-def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
+def test_stop_does_not_interrupt_responsive_kernel(panel: Panel) -> None:
     panel.page.evaluate(ACKNOWLEDGE)
     button(panel, "Stop").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("Stopping the ranks")
@@ -344,13 +343,13 @@ def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
     expect(panel.page.locator(".xn-say")).to_be_hidden()
 
 
-def test_stop_interrupts_a_kernel_that_does_not_answer(panel: Panel) -> None:
+def test_stop_interrupts_unresponsive_kernel(panel: Panel) -> None:
     button(panel, "Stop").click()
     panel.page.wait_for_function("interrupts === 1")
     expect(panel.page.locator(".xn-say")).to_contain_text("Interrupted the kernel")
 
 
-def test_a_second_click_on_stop_asks_again_to_end_the_ranks_now(panel: Panel) -> None:
+def test_second_click_on_stop_sends_another_stop_request(panel: Panel) -> None:
     panel.page.evaluate(ACKNOWLEDGE)
     button(panel, "Stop").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("Click again to end them now")
@@ -360,21 +359,21 @@ def test_a_second_click_on_stop_asks_again_to_end_the_ranks_now(panel: Panel) ->
     assert panel.page.evaluate("interrupts") == 0
 
 
-def test_a_second_click_interrupts_again_a_kernel_that_does_not_answer(panel: Panel) -> None:
+def test_second_click_on_stop_interrupts_unresponsive_kernel_again(panel: Panel) -> None:
     button(panel, "Stop").click()
     panel.page.wait_for_function("interrupts === 1")
     button(panel, "Stopping…").click()
     panel.page.wait_for_function("interrupts === 2")
 
 
-def test_stop_names_the_toolbar_button_without_a_kernel(opened: Opener) -> None:
+def test_stop_without_kernel_names_toolbar_button(opened: Opener) -> None:
     panel = opened(kernel=False)
     panel.begin(card(0))
     button(panel, "Stop").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("Press ■")
 
 
-def test_stacks_are_grouped_below_the_ranks(panel: Panel) -> None:
+def test_stacks_appear_in_groups_below_ranks(panel: Panel) -> None:
     before = option(panel, 0).bounding_box()
     button(panel, "Stacks").click()
     stack = "Cell In[3], line 7, in train\n    dist.all_reduce(x)\nFile x.py, line 1, in main"
@@ -386,12 +385,12 @@ def test_stacks_are_grouped_below_the_ranks(panel: Panel) -> None:
     expect(shown).to_contain_text(re.compile(r"As of \d\d:\d\d:\d\d\."))
     for text in ("rank 3 at Cell In[3], line 9 does not answer", "ranks 0–2", "all_reduce(x)"):
         expect(shown).to_contain_text(text)
-    assert option(panel, 0).bounding_box() == before  # nothing is pushed down
+    assert option(panel, 0).bounding_box() == before  # the rows do not move
     button(panel, "Close stacks").click()
     expect(shown).to_be_hidden()
 
 
-def test_stacks_that_were_closed_before_the_answer_stay_closed(panel: Panel) -> None:
+def test_stacks_closed_before_reply_stay_closed(panel: Panel) -> None:
     button(panel, "Stacks").click()
     button(panel, "Close stacks").click()
     answer = {"type": "stacks", "html": html.stacks([StackGroup((0,), "", "", "")])}
@@ -399,14 +398,14 @@ def test_stacks_that_were_closed_before_the_answer_stay_closed(panel: Panel) -> 
     expect(region(panel, "Stacks")).to_be_hidden()
 
 
-def test_stacks_without_an_answer_refer_to_the_rows(panel: Panel) -> None:
+def test_stacks_without_reply_refer_to_rows(panel: Panel) -> None:
     button(panel, "Stacks").click()
     shown = region(panel, "Stacks")
     expect(shown).to_have_attribute("data-state", "silent")
     expect(shown).to_contain_text("No answer yet. Each row shows where its rank was last seen.")
 
 
-def test_a_hang_has_its_stacks_folded_until_it_is_over(panel: Panel) -> None:
+def test_hang_report_folds_its_stacks_and_disappears_when_over(panel: Panel) -> None:
     verdict = (
         "Rank 0 has been waiting 5 min in all_reduce for rank 1, which is in <b>`queue.get`</b>"
     )
@@ -416,12 +415,12 @@ def test_a_hang_has_its_stacks_folded_until_it_is_over(panel: Panel) -> None:
     panel.tell(hang=hang, diagnosis=warned(verdict))
     banner = region(panel, "Errors and notes")
     expect(banner).to_contain_text("Where each rank was")
-    expect(banner).not_to_contain_text(verdict)  # which is the headline, meanwhile
+    expect(banner).not_to_contain_text(verdict)  # the verdict is the headline
     place = banner.get_by_text("no progress for over 5 min")
     expect(place).to_be_hidden()
     banner.get_by_text("Where each rank was").click()
     expect(place).to_be_visible()
-    panel.begin(*map(card, range(4)))  # sent again: what is open stays open
+    panel.begin(*map(card, range(4)))  # open folds stay open after a whole message
     expect(place).to_be_visible()
     panel.tell(diagnosis=None, ok=False, ended=time.time())
     expect(banner).to_contain_text(verdict)
@@ -432,7 +431,7 @@ def test_a_hang_has_its_stacks_folded_until_it_is_over(panel: Panel) -> None:
 # ------------------------------------------------------------------------------ errors
 
 
-def test_errors_stand_above_the_ranks(panel: Panel) -> None:
+def test_errors_appear_above_ranks(panel: Panel) -> None:
     text = "Traceback\n  Cell In[3], line 12\n\x1b[31mRuntimeError\x1b[0m: shapes"
     first = trouble(0, 2, 3, first=True, text=text, others=("rank 3: other shapes",))
     panel.tell(troubles=(first, trouble(1, title="killed", place="Cell In[3], line 9")))
@@ -454,7 +453,7 @@ def cell(panel: Panel, rank: int, name: str) -> Any:
     return option(panel, rank).locator(f".xn-{name}")
 
 
-def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
+def test_row_shows_phase_position_pace_metric_and_memory(panel: Panel) -> None:
     operation = "all_reduce sum scale 0.25 8 tensors"
     waits: Any = {"detail": f"in {operation}, for rank 2", "operation": operation}
     waits |= {"since": time.time() - 75, "step": 0.083, "waits": 0.29}
@@ -473,14 +472,14 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     expect(names).to_contain_text("lossper syncwaitsmemory")
 
 
-def test_a_short_wait_and_a_running_rank_have_no_time(panel: Panel) -> None:
+def test_short_waits_and_running_ranks_show_no_duration(panel: Panel) -> None:
     panel.tell(card(1, "waiting", since=time.time() - 1))
     for rank, phase in enumerate(("running", "waiting")):
         expect(cell(panel, rank, "state")).to_contain_text(phase)
         expect(cell(panel, rank, "at")).to_have_text("line 7")
 
 
-def test_rows_are_24_pixels_high_and_their_columns_stand_below_each_other(opened: Opener) -> None:
+def test_rows_are_24_pixels_high_and_columns_align(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, step=0.1 * rank, memory=rank << 22) for rank in range(1, 9)))
     rows = panel.page.locator("[role=option]")
@@ -490,7 +489,7 @@ def test_rows_are_24_pixels_high_and_their_columns_stand_below_each_other(opened
     assert len(set(panel.page.eval_on_selector_all("td.xn-memory", right))) == 1
 
 
-def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
+def test_empty_columns_are_hidden(panel: Panel) -> None:
     expect(panel.page.locator("td.xn-step, td.xn-memory, td.xn-waits")).to_have_count(0)
     panel.tell(card(1, step=1.25, items=9, waits=0.004))
     expect(cell(panel, 1, "step")).to_have_text("1.25 s")
@@ -499,12 +498,12 @@ def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
     expect(cell(panel, 1, "waits")).to_have_count(0)
     panel.tell(card(1, step=1.25, waits=0.3))
     expect(cell(panel, 1, "waits")).to_have_text("30 %")
-    panel.tell(card(1, items=12))  # of steps that differ too much
+    panel.tell(card(1, items=12))  # steps of very different length
     expect(panel.page.locator("th.xn-step")).to_have_text("step")
     expect(cell(panel, 1, "step")).to_have_text("")
 
 
-def test_ranks_with_a_loop_have_how_far_each_has_come(panel: Panel) -> None:
+def test_loops_add_a_column_with_progress_of_each_rank(panel: Panel) -> None:
     expect(panel.page.locator("th.xn-done")).to_have_count(0)
     panel.tell(*(card(rank, bars=(Bar("step", 20, 100),)) for rank in range(4)))
     expect(panel.page.locator("td.xn-done")).to_have_text(["20 %"] * 4)
@@ -512,7 +511,7 @@ def test_ranks_with_a_loop_have_how_far_each_has_come(panel: Panel) -> None:
     expect(panel.page.locator("td.xn-done")).to_have_text(["20 %", "20 %", "20 %", "40 %"])
 
 
-def test_a_lane_is_a_picture_with_its_words_and_a_key(panel: Panel) -> None:
+def test_lane_has_picture_label_and_key(panel: Panel) -> None:
     panel.tell(card(2, lane=lane([1], [0.5, 0.25, 0.25], [0, 0, 0, 1])), elapsed=20.0)
     expect(panel.page.locator("th.xn-lane")).to_have_text("last 20 s")
     picture = cell(panel, 2, "lane").locator("svg")
@@ -525,7 +524,7 @@ def test_a_lane_is_a_picture_with_its_words_and_a_key(panel: Panel) -> None:
     expect(grid).not_to_contain_text("waiting for data")
 
 
-def test_what_all_ranks_compiled_is_told_from_the_least_to_the_most(panel: Panel) -> None:
+def test_compile_counts_of_all_ranks_are_shown_as_range(panel: Panel) -> None:
     panel.tell(*(card(rank, compiles=6, compile_seconds=10.9) for rank in range(4)))
     grid = panel.page.locator(".xn-grid")
     expect(grid).to_contain_text("compiles 6compile time 10.9 s")
@@ -533,7 +532,7 @@ def test_what_all_ranks_compiled_is_told_from_the_least_to_the_most(panel: Panel
     expect(grid).to_contain_text("compiles 6 to 7compile time 10.9 s to 12.0 s")
 
 
-def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
+def test_clicking_row_opens_details_of_rank(panel: Panel) -> None:
     own = {"device": "TPU v4 core 1", "host": "worker-0", "pid": 4711, "detail": "graph 4"}
     device = {"device_used": 8 << 30, "device_limit": 32 << 30}
     known = card(1, "compiling", since=time.time() - 75, line="last line", steps=1204, **device)
@@ -546,7 +545,7 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
     for text in ("Cell In[3], line 7", "graph 4", "last line", "epoch: 3 done", "syncs 1,204"):
         expect(shown).to_contain_text(text)
     expect(shown).to_contain_text("on device 8.0 GiB of 32.0 GiB")
-    option(panel, 2).click()  # of which the kernel has yet to tell
+    option(panel, 2).click()  # the kernel has not sent its details yet
     expect(shown).to_be_hidden()
     panel.tell()
     expect(shown).to_contain_text("rank 2")
@@ -554,7 +553,7 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
     expect(shown).to_be_hidden()
 
 
-def test_a_click_on_a_rows_line_chooses_no_rank(opened: Opener) -> None:
+def test_clicking_link_in_row_does_not_select_rank(opened: Opener) -> None:
     panel = opened()
     panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
     panel.begin(card(0), card(1))
@@ -563,14 +562,14 @@ def test_a_click_on_a_rows_line_chooses_no_rank(opened: Opener) -> None:
     expect(panel.page.locator("[aria-selected=true]")).to_have_count(0)
 
 
-def test_fallbacks_are_a_warning(panel: Panel) -> None:
+def test_fallbacks_show_a_warning(panel: Panel) -> None:
     panel.tell(card(1, fallbacks={"aten::x": 1}))
     expect(cell(panel, 1, "state")).to_contain_text("⚠")
     panel.choose(1)
     expect(panel.page.locator(".xn-detail")).to_contain_text("ran on the CPU aten::x 1")
 
 
-def test_the_keyboard_moves_among_rows_and_selects_one(panel: Panel) -> None:
+def test_keyboard_moves_between_rows_and_selects_one(panel: Panel) -> None:
     panel.tell(lines=[block(0, "of 0"), block(1, "of 1")])
     stops = panel.page.locator("[role=option][tabindex='0']")
     expect(stops).to_have_count(1)
@@ -593,7 +592,7 @@ def test_the_keyboard_moves_among_rows_and_selects_one(panel: Panel) -> None:
     assert panel.wait_sent("focus", 2)["rank"] is None
 
 
-def test_256_ranks_are_tiles_in_their_order(opened: Opener) -> None:
+def test_256_ranks_are_tiles_in_rank_order(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, detail=f"in call_{rank}") for rank in range(256)))
     tiles = panel.page.locator(".xn-tiles [role=option]")
@@ -608,7 +607,7 @@ def test_256_ranks_are_tiles_in_their_order(opened: Opener) -> None:
 
 
 def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[Card]:
-    """Ranks on several hosts, one of them lost."""
+    """Cards of ranks on several hosts, optionally with one lost host."""
     of = [rank // each for rank in range(hosts * each)]
     phases: Any = ["died" if host == lost else "running" for host in of]
     return [card(r, phases[r], host=f"w-{host}") for r, host in enumerate(of)]
@@ -628,7 +627,7 @@ def hosts_shown(panel: Panel) -> list[str]:
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(3, 2), (4, 8), (16, 4)])
-def test_ranks_stand_under_their_host_with_counts_by_phase(
+def test_ranks_are_grouped_by_host_with_counts_by_phase(
     opened: Opener, hosts: int, each: int
 ) -> None:
     panel = opened()
@@ -643,13 +642,13 @@ def test_ranks_stand_under_their_host_with_counts_by_phase(
     expect(panel.page.locator(".xn-head")).to_contain_text(f"{hosts} hosts")
 
 
-def test_an_only_host_has_no_group(panel: Panel) -> None:
+def test_single_host_has_no_group(panel: Panel) -> None:
     panel.begin(*on_hosts(1, 4), hosts=("w-0",))
     assert hosts_shown(panel) == []
     assert panel.order() == [0, 1, 2, 3]
 
 
-def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
+def test_lost_host_is_first_and_shows_reason(opened: Opener) -> None:
     panel = opened()
     panel.begin(*on_hosts(16, 4), hosts=workers(16))
     panel.tell(*on_hosts(16, 4, lost=7)[28:32], lost={"w-7": "its node is gone"})
@@ -658,7 +657,7 @@ def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
     expect(panel.page.locator(".xn-sub")).to_contain_text("16 hosts, 1 lost")
 
 
-def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
+def test_find_ranks_matches_host_number_and_phase(opened: Opener) -> None:
     panel = opened()
     panel.begin(*on_hosts(16, 4, lost=7), hosts=workers(16))
     for words, found in {
@@ -673,7 +672,7 @@ def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
     assert len(hosts_shown(panel)) == 16
 
 
-def test_a_number_finds_the_rank_and_no_other(opened: Opener) -> None:
+def test_find_ranks_by_number_matches_only_that_rank(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank, detail="in epoch 4") for rank in range(64)))
     for words in ("4", "rank 4"):
@@ -683,7 +682,7 @@ def test_a_number_finds_the_rank_and_no_other(opened: Opener) -> None:
         expect(option(panel, 4)).to_be_visible()
 
 
-def test_a_search_that_finds_no_rank_says_so(opened: Opener) -> None:
+def test_find_ranks_reports_no_match(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(64)))
     finder = panel.page.get_by_label("Find ranks")
@@ -699,7 +698,7 @@ def test_a_search_that_finds_no_rank_says_so(opened: Opener) -> None:
         expect(panel.page.locator("[role=option]:visible")).to_have_count(64)
 
 
-def test_what_is_found_stays_so_in_the_next_picture(opened: Opener) -> None:
+def test_find_ranks_still_applies_after_update(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(64)))
     panel.page.get_by_label("Find ranks").fill("7")
@@ -707,7 +706,7 @@ def test_what_is_found_stays_so_in_the_next_picture(opened: Opener) -> None:
     expect(panel.page.locator("[role=option]:visible")).to_have_count(1)
 
 
-def test_a_click_on_a_tile_brings_the_ranks_details_into_sight(opened: Opener) -> None:
+def test_clicking_tile_scrolls_to_details_of_rank(opened: Opener) -> None:
     panel = opened()
     panel.page.set_viewport_size({"width": 900, "height": 500})
     panel.begin(*(card(rank, line=f"line of {rank}") for rank in range(256)))
@@ -721,7 +720,7 @@ def test_a_click_on_a_tile_brings_the_ranks_details_into_sight(opened: Opener) -
     expect(option(panel, 40)).to_have_attribute("aria-selected", "true")
 
 
-def test_a_tile_that_moves_keeps_the_focus(opened: Opener) -> None:
+def test_tile_keeps_focus_when_it_moves(opened: Opener) -> None:
     panel = opened()
     panel.begin(*(card(rank) for rank in range(40)))
     option(panel, 22).focus()
@@ -730,7 +729,7 @@ def test_a_tile_that_moves_keeps_the_focus(opened: Opener) -> None:
     expect(option(panel, 22)).to_be_focused()
 
 
-def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
+def test_keyboard_moves_between_tiles(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(64)))
     panel.page.locator("[role=option][tabindex='0']").focus()
@@ -750,7 +749,7 @@ def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
 
 
 def loss(*lines: Sequence[float], name: str = "loss") -> tuple[Series, ...]:
-    """What ranks 0, 1, … reported at steps 0, 1, …"""
+    """A series with one line per rank; values are at steps 0, 1, …"""
     series = Series(name, {})
     for rank, values in enumerate(lines):
         line = Line(limit=400)
@@ -763,8 +762,8 @@ def loss(*lines: Sequence[float], name: str = "loss") -> tuple[Series, ...]:
 
 
 def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
-    """What the chart of the loss shows: lines by name as points, and the labels of its axes
-    ("across", "up"), each with its place in the plot in pixels."""
+    """The contents of the chart "loss": points of each line by name, and the axis labels
+    ("across", "up"), each with its position in the plot in pixels."""
     panel.settle()
     return dict(
         panel.page.evaluate("""() => {
@@ -784,7 +783,7 @@ def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
 
 
 def pieces(panel: Panel, name: str) -> list[list[tuple[float, float]]]:
-    """The points of a line of the loss, apart where it has a gap."""
+    """The points of a line in the chart "loss", split at gaps."""
     found: list[list[tuple[float, float]]] = [[]]
     for x, y in drawn(panel)[name]:
         if y is not None:
@@ -794,7 +793,7 @@ def pieces(panel: Panel, name: str) -> list[list[tuple[float, float]]]:
     return [[tuple(point) for point in piece] for piece in found if piece]
 
 
-def test_a_figure_has_a_line_and_a_last_value_for_each_of_two_ranks(panel: Panel) -> None:
+def test_figure_shows_line_and_last_value_of_each_of_two_ranks(panel: Panel) -> None:
     panel.tell(series=loss([3, 2, 1], [4, math.nan, 2.5]))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='1']")).to_have_text("rank 12.5")
@@ -805,7 +804,7 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_of_two_ranks(panel: Panel
     assert pieces(panel, "rank 0") == [[(0, 3), (1, 2), (2, 1), (3, 0.5)]]
 
 
-def test_numbers_have_the_same_words_in_the_page_and_in_the_kernel(panel: Panel) -> None:
+def test_page_formats_numbers_like_kernel(panel: Panel) -> None:
     values = [sign * 1.234567 * 10.0**power for power in range(-12, 15) for sign in (1, -1)]
     values += [12345.678, 0, 1, -250, 0.0005, 3.26e-4, 1e9, 2_200_000_000]
     panel.tell(series=loss(values))
@@ -822,7 +821,7 @@ def test_numbers_have_the_same_words_in_the_page_and_in_the_kernel(panel: Panel)
     assert in_words(math.inf) == "inf"
 
 
-def test_a_value_that_is_not_finite_is_named_and_marked(panel: Panel) -> None:
+def test_nonfinite_values_are_named_and_marked(panel: Panel) -> None:
     panel.tell(series=loss([1, math.nan], [2, -math.inf]))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
@@ -830,14 +829,14 @@ def test_a_value_that_is_not_finite_is_named_and_marked(panel: Panel) -> None:
     expect(shown.locator("figcaption")).to_contain_text("NaN since step 1 (rank 0)")
     expect(shown.locator(".xn-odd")).to_have_count(1)
     panel.tell(series=loss([1, *[math.nan] * 2, 2, *[math.inf] * 2], [2, 3]))
-    expect(shown.locator(".xn-odd")).to_have_count(2)  # one for each time that it became so
+    expect(shown.locator(".xn-odd")).to_have_count(2)  # one per change to a nonfinite value
     mark = shown.locator(".xn-odd").last.evaluate("n => n.offsetLeft")
     assert mark == pytest.approx(dict(drawn(panel)["across"])["4"], abs=1)
     panel.tell(series=loss([math.nan], [math.nan, math.inf]))
     assert axis(panel) == []
 
 
-def test_more_ranks_are_their_mean_in_a_band_with_the_line_of_the_chosen_one(
+def test_many_ranks_show_mean_range_and_line_of_selected_rank(
     opened: Opener,
 ) -> None:
     panel = opened()
@@ -855,8 +854,8 @@ def test_more_ranks_are_their_mean_in_a_band_with_the_line_of_the_chosen_one(
     expect(shown.locator("[data-legend]")).to_have_count(3)
 
 
-def test_where_others_count_than_before_the_mean_has_a_gap(opened: Opener) -> None:
-    """Some cells of live ranks are for a few of them."""
+def test_mean_has_gap_where_set_of_ranks_changes(opened: Opener) -> None:
+    """Some cells of live ranks run on only a few of them."""
     panel = opened()
     (series,) = loss(*([rank] * 60 for rank in range(4)))
     for rank in (0, 3):
@@ -880,7 +879,7 @@ INK = """() => {
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_lone_point_is_a_dot(opened: Opener, ranks: int) -> None:
+def test_single_point_is_a_dot(opened: Opener, ranks: int) -> None:
     panel = opened()
     panel.begin(*map(card, range(ranks)), series=loss(*([rank] for rank in range(ranks))))
     assert 4 <= panel.page.evaluate(INK) <= 30
@@ -889,7 +888,7 @@ def test_a_lone_point_is_a_dot(opened: Opener, ranks: int) -> None:
 
 
 PICTURES = "[...document.querySelectorAll('.xn-plot canvas')].map(one => one.toDataURL())"
-#: While the charts are drawn for another reason, of which the first has been.
+#: Changes the theme during another redraw of the charts, after the first chart.
 MEANWHILE = """async () => {
     const view = document.querySelector('.xn-panel').xnView;
     view.changed('figures');
@@ -899,7 +898,7 @@ MEANWHILE = """async () => {
 }"""
 
 
-#: While there is no room for charts, as at times in a JupyterLab that changes its theme.
+#: Changes the theme while the charts have no size, which happens in JupyterLab.
 HIDDEN = """async () => {
     const view = document.querySelector('.xn-panel').xnView, figures = view.parts.figures.node;
     document.body.style.background = '#111';
@@ -915,13 +914,13 @@ HIDDEN = """async () => {
     "theme",
     [
         "() => void (document.body.style.background = '#111')",
-        "() => document.body.style.setProperty('--jp-ui-font-color1', '#400')",  # as light
+        "() => document.body.style.setProperty('--jp-ui-font-color1', '#400')",  # still light
         MEANWHILE,
         HIDDEN,
     ],
     ids=["dark", "high contrast", "meanwhile", "hidden"],
 )
-def test_all_charts_are_drawn_anew_in_another_theme(panel: Panel, theme: str) -> None:
+def test_theme_change_redraws_all_charts(panel: Panel, theme: str) -> None:
     panel.tell(series=tuple(one for name in "abc" for one in loss(range(99), name=name)))
     panel.settle()
     before = panel.page.evaluate(PICTURES)
@@ -934,7 +933,7 @@ def test_all_charts_are_drawn_anew_in_another_theme(panel: Panel, theme: str) ->
     assert len(before) == 3
 
 
-def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None:
+def test_first_frame_shows_no_unknown_facts(opened: Opener) -> None:
     panel = opened()
     head = panel.page.locator(".xn-sub")
     expect(head).to_be_empty()
@@ -942,17 +941,17 @@ def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None
     expect(head).not_to_contain_text(re.compile("run-1|rank"))
 
 
-def test_a_page_that_gets_messages_late_says_so_and_counts_on(panel: Panel) -> None:
+def test_late_messages_show_how_far_page_is_behind(panel: Panel) -> None:
     said = panel.page.locator(".xn-say")
     expect(said).to_be_empty()
     panel.give({**panel.news(), "now": time.time() - 90})
     expect(said).to_contain_text(re.compile(r"This page is 1 min (29|30) s behind"))
-    expect(panel.page.locator(".xn-sub")).not_to_contain_text("1 min")  # how long it has run
+    expect(panel.page.locator(".xn-sub")).not_to_contain_text("1 min")  # the elapsed time
     panel.tell()
     expect(said).to_be_empty()
 
 
-def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
+def test_pointer_reads_values_of_figure(panel: Panel) -> None:
     panel.tell(series=loss(range(11), range(5, 16), range(4, 15)))
     shown = panel.page.locator("[data-figure=loss]")
     shown.locator(".u-over").hover(position={"x": 3, "y": 50})
@@ -963,7 +962,7 @@ def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
     expect(shown.locator("[data-legend]")).to_have_text(["max15", "min10", "mean13"])
 
 
-def test_last_values_of_two_ranks_at_different_steps_are_no_steps_values(panel: Panel) -> None:
+def test_legend_marks_last_values_from_different_steps(panel: Panel) -> None:
     panel.tell(series=loss(range(11), range(5)))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator(".xn-at")).to_have_text("last of each")
@@ -972,8 +971,8 @@ def test_last_values_of_two_ranks_at_different_steps_are_no_steps_values(panel: 
     expect(shown.locator(".xn-at")).to_have_text("step 10")
 
 
-def test_the_pointer_beside_a_gap_reads_a_step_that_there_is(panel: Panel) -> None:
-    panel.tell(series=loss([1, 2, 3], [1, math.nan, 3], [1, 2, 3]))  # others count at step 1
+def test_pointer_near_gap_reads_an_existing_step(panel: Panel) -> None:
+    panel.tell(series=loss([1, 2, 3], [1, math.nan, 3], [1, 2, 3]))  # rank 1 has a gap
     told = panel.page.evaluate("""() => {
         const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
         const { uplot, legend } = charts.get('loss');
@@ -985,7 +984,7 @@ def test_the_pointer_beside_a_gap_reads_a_step_that_there_is(panel: Panel) -> No
     assert set(told) == {"step 0", "step 1 · of 2 ranks", "step 2"}
 
 
-def test_values_of_some_ranks_are_not_told_as_those_of_all(panel: Panel) -> None:
+def test_legend_counts_ranks_when_some_have_no_value(panel: Panel) -> None:
     panel.tell(series=loss([1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator(".xn-at")).to_have_text("step 4 · of 1 rank")
@@ -993,10 +992,10 @@ def test_values_of_some_ranks_are_not_told_as_those_of_all(panel: Panel) -> None
     expect(shown.locator(".xn-at")).to_have_text("step 0")
 
 
-def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opener) -> None:
+def test_drag_zooms_chart_until_double_click(opened: Opener) -> None:
     panel = opened()
     lines = [[1 + step % 7 + rank for step in range(300)] for rank in range(3)]
-    for step in (5, 160):  # one in the part, one not
+    for step in (5, 160):  # one outside the zoomed part, one inside
         lines[1][step] = math.nan
     panel.begin(*map(card, range(3)), series=loss(*lines))
     shown = panel.page.locator("[data-figure=loss]")
@@ -1020,9 +1019,9 @@ def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opene
     mark = shown.locator(".xn-odd")
     expect(mark).to_have_count(1)
     assert mark.evaluate("n => n.offsetLeft") == pytest.approx(place_of(160), abs=1)
-    panel.tell(series=loss(*([*line, 1] for line in lines)))  # stays while news come,
+    panel.tell(series=loss(*([*line, 1] for line in lines)))  # the zoom survives updates
     assert min(across()) >= 149 and max(across()) <= 181
-    panel.page.get_by_role("button", name="log").click()  # and on another axis
+    panel.page.get_by_role("button", name="log").click()  # and a change of the axis
     panel.page.mouse.move(1, 1)
     assert min(across()) >= 149 and max(across()) <= 181
     expect(shown.locator(".xn-at")).to_have_text(re.compile("zoomed · step 1[78]\\d"))
@@ -1032,22 +1031,22 @@ def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opene
     panel.page.mouse.move(1, 1)
     expect(shown.locator(".xn-at")).to_have_text("step 300")
     assert (min(across()), max(across())) == (0, 300)
-    panel.page.mouse.click(middle, y)  # is no drag
+    panel.page.mouse.click(middle, y)  # a click is not a drag
     panel.page.mouse.move(1, 1)
     expect(shown.locator(".xn-at")).to_have_text("step 300")
 
 
-def test_a_line_whose_steps_begin_again_is_drawn_in_their_order(panel: Panel) -> None:
+def test_line_with_restarted_steps_is_drawn_in_step_order(panel: Panel) -> None:
     panel.tell(series=(Series("loss", {0: [(0, 1), (1, 2), (2, 3), (1, 5)]}),))
     assert pieces(panel, "rank 0") == [[(0, 1), (1, 5), (2, 3)]]
 
 
 def axis(panel: Panel) -> list[str]:
-    """The labels of the y axis of the loss, from below."""
+    """The labels on the y axis of the chart "loss", from bottom to top."""
     return [str(label) for label, _ in drawn(panel)["up"]]
 
 
-def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
+def test_ticks_are_whole_numbers_for_whole_steps(panel: Panel) -> None:
     def across() -> list[str]:
         return [str(label) for label, _ in drawn(panel)["across"]]
 
@@ -1058,13 +1057,13 @@ def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
     assert len(across()) >= 3
 
 
-def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
+def test_axis_has_at_least_three_labels(panel: Panel) -> None:
     for values in (0.9, 1.1), (2.2, 0.2), (1, 1), (0, 1e-7), (-5, 1e6):
         panel.tell(series=loss(values))
         assert len(set(axis(panel))) >= 3, values
 
 
-#: How much room is beside the longest label of the y axis, in pixels.
+#: The free space beside the longest label on the y axis, in pixels.
 ROOM = """() => {
     const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
     const { ctx, axes } = charts.get('loss').uplot;
@@ -1073,7 +1072,7 @@ ROOM = """() => {
 }"""
 
 
-def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
+def test_axis_labels_are_distinct_and_fit(panel: Panel) -> None:
     narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (123456.1, 123456.8)
     narrow += (123_456_000_000, 123_466_000_000), (-12345.6783, -12345.6781), (1.2341e-5, 1.2349e-5)
     for values in (
@@ -1102,15 +1101,15 @@ LOGARITHMIC = (
 )
 
 
-def test_a_logarithmic_axis_has_round_labels_in_their_places(panel: Panel) -> None:
+def test_logarithmic_axis_has_round_labels_at_correct_positions(panel: Panel) -> None:
     panel.tell(series=loss(LOGARITHMIC[0]))
     button(panel, "log").click()
     for values in LOGARITHMIC:
         panel.tell(series=loss(values))
-        has_round_labels_in_their_places(panel)
+        check_logarithmic_labels(panel)
 
 
-def has_round_labels_in_their_places(panel: Panel) -> None:
+def check_logarithmic_labels(panel: Panel) -> None:
     labels = [float(text.replace(",", "")) for text in axis(panel)]
     places = [place for _, place in drawn(panel)["up"] if place is not None]
     assert 3 <= len(set(labels)) == len(labels) == len(places) <= 7
@@ -1122,7 +1121,7 @@ def has_round_labels_in_their_places(panel: Panel) -> None:
         assert len(f"{label:e}".rstrip("0").partition("e")[0].rstrip("0")) <= 4
 
 
-def test_values_without_a_place_on_a_logarithmic_axis_are_told(panel: Panel) -> None:
+def test_logarithmic_axis_reports_omitted_values(panel: Panel) -> None:
     panel.tell(series=loss([1, 0, -3, 10]))
     told = panel.page.locator("[data-figure=loss] .xn-at")
     expect(told).to_have_text("step 3")
@@ -1131,13 +1130,13 @@ def test_values_without_a_place_on_a_logarithmic_axis_are_told(panel: Panel) -> 
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 010")
 
 
-def test_the_mean_of_a_logarithmic_axis_is_that_of_the_values(panel: Panel) -> None:
+def test_mean_on_logarithmic_axis_is_arithmetic(panel: Panel) -> None:
     panel.tell(series=loss([1, 1], [1, 10], [1, 100]))
     button(panel, "log").click()
     assert pieces(panel, "mean") == [[(0, 1), (1, 37)]]
 
 
-def test_without_figures_there_are_no_charts(panel: Panel) -> None:
+def test_log_button_is_hidden_without_figures(panel: Panel) -> None:
     panel.tell(card(0, memory=100 << 20))
     expect(button(panel, "log")).to_be_hidden()
     panel.tell(series=loss([1, 2]))
@@ -1147,7 +1146,7 @@ def test_without_figures_there_are_no_charts(panel: Panel) -> None:
 # ------------------------------------------------------------------------------ output
 
 
-def test_output_of_all_ranks_is_merged_and_stderr_is_marked(panel: Panel) -> None:
+def test_output_of_all_ranks_is_merged_and_marks_stderr(panel: Panel) -> None:
     panel.tell(lines=[block(2, "a"), block(0, "b", stream="err"), block(None, "c")])
     rows = panel.page.locator(".xn-row")
     expect(rows.locator(".xn-tag")).to_have_text(["2", "0", "cell"])
@@ -1159,36 +1158,36 @@ def tags(panel: Panel) -> list[str]:
     return list(panel.page.locator(".xn-row .xn-tag").all_inner_texts())
 
 
-def test_equal_lines_of_ranks_are_one_line(panel: Panel) -> None:
+def test_equal_lines_from_several_ranks_are_merged(panel: Panel) -> None:
     panel.tell(lines=[block(rank, "warning", stream="err") for rank in (0, 1, 3)])
     panel.tell(lines=[block(2, "warning", stream="err"), block(2, "own")])
     assert panel.rows() == ["warning", "own"]
     assert tags(panel) == ["0–3", "2"]
 
 
-def test_a_line_of_stderr_stays_behind_what_its_rank_has_printed(panel: Panel) -> None:
+def test_stderr_lines_stay_after_earlier_stdout_of_same_rank(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a 0"), block(0, "warning", stream="err")])
     panel.tell(lines=[block(1, "a 1"), block(1, "warning", stream="err")])
     assert panel.rows() == ["a 0", "warning", "a 1", "warning"]
 
 
-def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Panel) -> None:
+def test_merging_lines_preserves_order_within_each_rank(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a", "b"), block(1, "b", "a"), block(2, "a", "b")])
     assert panel.rows() == ["a", "b", "a", "b"]
     assert tags(panel) == ["0", "0, 1", "1, 2", "2"]
-    panel.tell(lines=[block(2, "b", start=4)])  # once more, of the same rank
+    panel.tell(lines=[block(2, "b", start=4)])  # the same rank repeats a line
     assert panel.rows() == ["a", "b", "a", "b", "b"]
     select_rank(panel, 1)
     assert panel.rows() == ["b", "a"]
 
 
-def test_equal_lines_in_stdout_and_stderr_stay_apart(panel: Panel) -> None:
+def test_equal_lines_in_stdout_and_stderr_are_not_merged(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a"), block(1, "a", stream="err")])
     assert panel.rows() == ["a", "a"]
 
 
-def test_lanes_that_change_leave_no_documents_behind(panel: Panel) -> None:
-    """A page with many falls behind."""
+def test_lane_updates_do_not_leak_documents(panel: Panel) -> None:
+    """A page with many documents becomes slow."""
     client = panel.page.context.new_cdp_session(panel.page)
 
     def documents() -> int:
@@ -1203,14 +1202,14 @@ def test_lanes_that_change_leave_no_documents_behind(panel: Panel) -> None:
     expect(panel.page.locator("td.xn-lane").first).to_have_attribute("title", re.compile("59.0 s"))
 
 
-def test_an_empty_line_is_a_line_too(panel: Panel) -> None:
+def test_empty_lines_have_full_height(panel: Panel) -> None:
     panel.tell(lines=[block(0, "above", "", "below")])
     option(panel, 0).click()
     heights = panel.page.eval_on_selector_all(".xn-row", "all => all.map(n => n.offsetHeight)")
     assert len(heights) == 3 and len(set(heights)) == 1
 
 
-def test_rows_fit_a_narrow_panel(panel: Panel) -> None:
+def test_rows_fit_narrow_panel(panel: Panel) -> None:
     panel.tell(
         *(card(rank, step=0.1, waits=0.5, memory=5 << 27) for rank in range(4)),
         series=(Series("loss", {0: [(0, 0.006944)]}),),
@@ -1231,9 +1230,9 @@ def test_rows_fit_a_narrow_panel(panel: Panel) -> None:
     expect(cell(panel, 0, "at")).to_have_text("line 7 · in rendezvous, for ranks 2, 5")
 
 
-def test_eight_ranks_with_two_charts_and_a_full_log_fit_630_pixels(opened: Opener) -> None:
+def test_eight_ranks_two_charts_and_full_log_fit_630_pixels(opened: Opener) -> None:
     panel = opened()
-    panel.page.set_viewport_size({"width": 940 + 24, "height": 900})  # and the page's padding
+    panel.page.set_viewport_size({"width": 940 + 24, "height": 900})  # including the page's padding
     slots = lane(*[[0.1, 0.6, 0.2, 0.1]] * 60)
     sentence = "Rank 2 is the slowest: 31 ms a step more; the others wait for it 28 % of the time"
     panel.begin(
@@ -1250,14 +1249,14 @@ def test_eight_ranks_with_two_charts_and_a_full_log_fit_630_pixels(opened: Opene
     assert box["height"] <= 630
     for name in ("Figures", "Output"):
         expect(panel.page.get_by_role("region", name=name)).to_be_visible()
-    button(panel, "Figures").click()  # what room they leave is the log's
+    button(panel, "Figures").click()  # the log gets the free space
     log = panel.page.locator(".xn-log").bounding_box()
     assert log is not None
     assert log["height"] > 200
-    button(panel, "Figures").click()  # the page remembers it
+    button(panel, "Figures").click()  # the page remembers folded sections
 
 
-def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:
+def test_log_grows_with_lines_up_to_maximum_height(panel: Panel) -> None:
     log = panel.page.locator(".xn-log")
 
     def height() -> float:
@@ -1276,7 +1275,7 @@ def test_the_log_grows_with_its_lines_up_to_a_height(panel: Panel) -> None:
     assert height() == full
 
 
-def test_a_folded_section_is_folded_in_the_next_panel_too(opened: Opener) -> None:
+def test_folded_section_stays_folded_in_next_panel(opened: Opener) -> None:
     panel = opened()
     panel.begin(card(0), lines=[block(0, "a")])
     fold = panel.page.get_by_role("button", name="Output", exact=True)
@@ -1291,14 +1290,14 @@ def test_a_folded_section_is_folded_in_the_next_panel_too(opened: Opener) -> Non
     assert again.page.evaluate("localStorage.getItem('xla_nb.folded')") == "[]"
 
 
-def test_one_stream_can_be_selected(panel: Panel) -> None:
+def test_stream_selection_filters_lines(panel: Panel) -> None:
     panel.tell(lines=[block(2, "a"), block(0, "b", stream="err")])
     panel.page.get_by_label("Stream").select_option("err")
     panel.settle()
     assert panel.rows() == ["b"]
 
 
-def test_the_filter_keeps_and_counts_matching_lines(panel: Panel) -> None:
+def test_filter_keeps_and_counts_matching_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, "Loss 1", "other", "\x1b[31mlo\x1b[0mss 2", start=0)])
     panel.page.get_by_label("Filter output").fill("LOSS")
     panel.settle()
@@ -1312,14 +1311,14 @@ def test_the_filter_keeps_and_counts_matching_lines(panel: Panel) -> None:
     assert len(panel.rows()) == 5
 
 
-def test_scrolling_up_holds_the_lines_and_the_end_follows_again(panel: Panel) -> None:
+def test_scrolling_up_pauses_output_until_follow(panel: Panel) -> None:
     log = panel.page.locator(".xn-log")
     panel.tell(lines=[block(0, *map(str, range(300)))])
     assert panel.rows()[-1] == "299"
     scroll(panel, 200)
     expect(log).to_have_attribute("data-follow", "false")
     panel.settle()
-    assert len(panel.rows()) == 300  # lines that were held outside the page
+    assert len(panel.rows()) == 300  # including lines kept outside the page
     seen = log.evaluate("log => log.scrollTop")
     panel.tell(lines=[block(1, "new", "newer")])
     assert log.evaluate("log => log.scrollTop") == seen
@@ -1331,7 +1330,7 @@ def test_scrolling_up_holds_the_lines_and_the_end_follows_again(panel: Panel) ->
     assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") <= 1
 
 
-def test_the_follow_button_holds_and_follows(panel: Panel) -> None:
+def test_follow_button_pauses_and_resumes_output(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a")])
     follow = button(panel, "Follow")
     expect(follow).to_have_attribute("aria-pressed", "true")
@@ -1404,18 +1403,18 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
     assert panel.page.locator(".xn-panel").locator("script, img, svg[onload]").count() == 0
 
 
-def test_lines_left_out_are_counted(panel: Panel) -> None:
+def test_skipped_lines_are_counted(panel: Panel) -> None:
     panel.tell(lines=[block(3, "after", start=99, skipped=4210)])
     assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
 
 
-def test_a_page_that_has_missed_nothing_keeps_its_lines(panel: Panel) -> None:
+def test_whole_message_for_another_page_keeps_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, "start", start=0)])
-    panel.begin(card(0), before=[block(0, "art", start=2)])  # which another page has asked for
+    panel.begin(card(0), before=[block(0, "art", start=2)])  # requested by another page
     assert panel.rows() == ["start"]
 
 
-def test_a_page_that_has_missed_something_gets_its_lines_anew(opened: Opener) -> None:
+def test_missed_messages_replace_lines(opened: Opener) -> None:
     panel = opened()
     panel.begin(card(0), lines=[block(0, "start", start=0)])
     panel.seq += 3
@@ -1426,16 +1425,16 @@ def test_a_page_that_has_missed_something_gets_its_lines_anew(opened: Opener) ->
     assert panel.rows() == ["start", "missed", "end", "more"]
 
 
-def test_a_page_that_is_opened_late_shows_each_line_once(opened: Opener) -> None:
+def test_late_page_shows_each_line_once(opened: Opener) -> None:
     panel = opened()
     panel.seq = 3
-    panel.tell(card(0), lines=[block(0, "long", "the end", start=90)])  # before it was heard
-    before = [block(0, "start", "long", "the end", start=80)]  # as far as one look goes back
+    panel.tell(card(0), lines=[block(0, "long", "the end", start=90)])  # before the reply
+    before = [block(0, "start", "long", "the end", start=80)]  # the most one read returns
     panel.begin(card(0), before=before, lines=[block(0, "more", start=99)])
     assert panel.rows() == ["start", "long", "the end", "more"]
 
 
-def test_copy_gives_the_lines_without_styles(panel: Panel) -> None:
+def test_copied_lines_have_no_styles(panel: Panel) -> None:
     panel.page.evaluate(
         "Object.defineProperty(navigator, 'clipboard',"
         " {value: {writeText: async text => { copied = text }}})"
@@ -1458,7 +1457,7 @@ def test_copy_works_without_clipboard_permission(panel: Panel) -> None:
     panel.page.wait_for_function("copied === '[0] a'")
 
 
-def test_the_path_is_of_the_selected_rank_and_stream(panel: Panel) -> None:
+def test_copy_path_uses_selected_rank_and_stream(panel: Panel) -> None:
     panel.tell(lines=[block(2, "one")])
     select_rank(panel, 2)
     panel.page.get_by_label("Stream").select_option("err")
@@ -1472,7 +1471,7 @@ def select_rank(panel: Panel, rank: int) -> None:
     panel.settle()
 
 
-def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
+def test_fetching_earlier_lines_keeps_scroll_position(panel: Panel) -> None:
     panel.tell(lines=[block(0, *(f"line {n}" for n in range(100, 150)), start=1000)])
     select_rank(panel, 0)
     button(panel, "Earlier output").click()
@@ -1503,7 +1502,7 @@ def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
 
 
 def written(panel: Panel, *ranks: int) -> None:
-    """Ranks have printed 8,000 lines each, of which the page was sent the last 50."""
+    """Send the last 50 of 8,000 lines that each of these ranks printed."""
     lines = [f"line {n}" for n in range(7950, 8000)]
     panel.tell(lines=[block(rank, *lines, start=70000, skipped=7950) for rank in ranks])
 
@@ -1514,7 +1513,7 @@ def fetched(panel: Panel, asked: dict[str, Any], numbers: range) -> None:
     panel.give({**asked, **about, "lines": lines})
 
 
-def test_what_is_not_shown_is_marked_where_it_is_missing(panel: Panel) -> None:
+def test_missing_lines_are_marked_in_place(panel: Panel) -> None:
     written(panel, 0)
     select_rank(panel, 0)
     button(panel, "Earlier output").click()
@@ -1527,8 +1526,8 @@ def test_what_is_not_shown_is_marked_where_it_is_missing(panel: Panel) -> None:
     expect(panel.page.locator(".xn-top")).to_contain_text("1,050 of 8,000 lines.")
 
 
-def test_a_filter_says_how_much_it_has_searched(panel: Panel) -> None:
-    """A line that was not sent may have the word."""
+def test_filter_shows_how_many_lines_it_searched(panel: Panel) -> None:
+    """Lines that were not sent may match too."""
     written(panel, 0)
     select_rank(panel, 0)
     panel.page.get_by_label("Filter output").fill("line 6951")
@@ -1539,17 +1538,17 @@ def test_a_filter_says_how_much_it_has_searched(panel: Panel) -> None:
     fetched(panel, panel.wait_sent("earlier"), range(6950, 7950))
     expect(panel.page.locator(".xn-matches")).to_have_text("1 hit")
     assert panel.rows() == ["… 6,950 lines not shown, in rank-0.out", "line 6951"]
-    panel.page.get_by_label("Filter output").fill("line 7000")  # what was fetched stays
+    panel.page.get_by_label("Filter output").fill("line 7000")  # fetched lines are kept
     expect(panel.page.locator(".xn-matches")).to_have_text("1 hit")
 
 
-def test_the_output_of_all_ranks_says_how_much_of_it_is_there(panel: Panel) -> None:
+def test_output_of_all_ranks_shows_how_many_lines_are_loaded(panel: Panel) -> None:
     written(panel, 0, 1)
     scroll(panel, 40)
     expect(panel.page.locator(".xn-top")).to_contain_text("100 of 16,000 lines.")
 
 
-def test_scrolling_to_the_top_fetches_earlier_lines(panel: Panel) -> None:
+def test_scrolling_to_top_fetches_earlier_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, *map(str, range(50)), start=1000)])
     select_rank(panel, 0)
     scroll(panel, 100)
@@ -1558,7 +1557,7 @@ def test_scrolling_to_the_top_fetches_earlier_lines(panel: Panel) -> None:
     assert panel.wait_sent("earlier")["before"] == 1000
 
 
-def test_a_kernel_that_cannot_fetch_earlier_lines_is_reported(panel: Panel) -> None:
+def test_missing_reply_to_earlier_output_is_reported(panel: Panel) -> None:
     panel.tell(lines=[block(0, "a", start=1000)])
     select_rank(panel, 0)
     button(panel, "Earlier output").click()
@@ -1569,7 +1568,7 @@ def test_a_kernel_that_cannot_fetch_earlier_lines_is_reported(panel: Panel) -> N
     assert panel.rows() == ["late", "a"]
 
 
-def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:
+def test_earlier_output_button_appears_only_if_lines_are_missing(panel: Panel) -> None:
     panel.tell(lines=[block(0, "first", "second", start=0)])
     select_rank(panel, 0)
     expect(button(panel, "Earlier output")).to_be_hidden()
@@ -1579,7 +1578,7 @@ def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:
     expect(button(panel, "Earlier output")).to_be_hidden()
 
 
-def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
+def test_earlier_lines_on_page_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "void (answer = m => m.type === 'earlier' && give({...m, start: m.before - 10000,"
         " first: false, sizes: Array(3000).fill(3),"
@@ -1587,7 +1586,7 @@ def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
     )
     panel.tell(lines=[block(0, "last", start=10**9, skipped=10**6)])
     select_rank(panel, 0)
-    for _ in range(4):  # not by the mouse, whose way there scrolls, which asks for them too
+    for _ in range(4):  # no mouse click: it scrolls, which also fetches lines
         panel.page.get_by_text("Earlier output", exact=True).dispatch_event("click")
         panel.settle()
     expect(button(panel, "Earlier output")).to_be_hidden()
@@ -1596,7 +1595,7 @@ def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
 
 
 @pytest.mark.parametrize("ranks", [8, 256])
-def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
+def test_flood_of_output_keeps_page_bounded(opened: Opener, ranks: int) -> None:
     panel = opened()
     panel.begin(*map(card, range(ranks)))
     panel.page.evaluate(
@@ -1648,7 +1647,7 @@ def test_every_control_has_an_accessible_name(panel: Panel) -> None:
     expect(panel.page.get_by_role("log", name="Output")).to_have_attribute("aria-live", "off")
 
 
-def test_only_the_diagnosis_is_spoken(panel: Panel) -> None:
+def test_only_the_diagnosis_is_announced(panel: Panel) -> None:
     speak_at_once(panel)
     full(panel)
     button(panel, "Stacks").click()
@@ -1661,7 +1660,7 @@ def test_only_the_diagnosis_is_spoken(panel: Panel) -> None:
     expect(loud).to_have_text("4 ranks run")
 
 
-def test_a_diagnosis_is_spoken_again_when_more_than_its_numbers_have_changed(
+def test_diagnosis_is_announced_again_only_if_more_than_numbers_change(
     panel: Panel,
 ) -> None:
     def diagnose(sentence: str, *ranks: int) -> None:
@@ -1678,7 +1677,7 @@ def test_a_diagnosis_is_spoken_again_when_more_than_its_numbers_have_changed(
     expect(spoken).to_have_text("3 ranks have been waiting 1 s for rank 1")
 
 
-def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
+def test_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
     full(panel)
     panel.choose(1)
     button(panel, "Stacks").click()
@@ -1693,7 +1692,7 @@ def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
 
 
 @pytest.mark.parametrize("ranks", [4, 64])
-def test_what_has_the_focus_is_outlined(opened: Opener, ranks: int) -> None:
+def test_focused_controls_have_an_outline(opened: Opener, ranks: int) -> None:
     panel = opened()
     panel.begin(*map(card, range(ranks)))
     full(panel)
@@ -1713,7 +1712,7 @@ def test_what_has_the_focus_is_outlined(opened: Opener, ranks: int) -> None:
     assert unmarked == []
 
 
-def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
+def test_tab_key_reaches_every_control(panel: Panel) -> None:
     full(panel)
     select_rank(panel, 0)
     button(panel, "Stacks").click()
@@ -1744,7 +1743,7 @@ def test_ranks_are_one_tab_stop(opened: Opener) -> None:
 
 
 def tabbed(page: Page) -> list[str]:
-    """The names of the controls that the Tab key reaches, until it leaves the page."""
+    """The names of the controls that the Tab key reaches before it leaves the page."""
     names: list[str] = []
     page.evaluate("document.body.prepend(document.createElement('button'));")
     page.locator("body > button").focus()
@@ -1760,7 +1759,7 @@ def tabbed(page: Page) -> list[str]:
     return names
 
 
-def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
+def test_devices_of_one_process_share_output(panel: Panel) -> None:
     panel.begin(*(card(n, device=f"device {n}") for n in range(4)), unit="device")
     expect(panel.page.get_by_role("button", name="4 devices")).to_be_visible()
     panel.tell(lines=[block(0, "hello")])
@@ -1770,8 +1769,7 @@ def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     expect(panel.page.get_by_role("heading", name="Output", exact=True)).to_be_visible()
 
 
-#: The text of the page that is nearer to its background than it may be (WCAG: 4.5 to 1), and what
-#: is smaller than 12 pixels.
+#: Finds text with too little contrast (WCAG: 4.5 to 1) or below 12 pixels.
 FAINT = """() => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const rgba = (colour) => {
@@ -1819,7 +1817,7 @@ LIGHT_THEME = (
 
 @pytest.mark.parametrize("theme", [LIGHT_THEME, DARK_THEME], ids=["light", "dark"])
 @pytest.mark.parametrize("ranks", [8, 64])
-def test_all_text_is_large_and_dark_enough(opened: Opener, theme: str, ranks: int) -> None:
+def test_all_text_is_large_and_has_enough_contrast(opened: Opener, theme: str, ranks: int) -> None:
     panel = opened(css=theme)
     phases: Any = ["running", "waiting", "compiling", *ENDED]
     every = {"step": 0.1, "waits": 0.2, "memory": 1 << 29, "detail": "in all_reduce, for rank 1"}

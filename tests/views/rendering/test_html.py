@@ -1,4 +1,4 @@
-"""The HTML and the text that a notebook keeps of a run."""
+"""The HTML and the text of a run that are saved in a notebook."""
 
 import math
 import re
@@ -35,13 +35,13 @@ TRACEBACK = (
     'Traceback (most recent call last):\n  File "Cell In[2]", line 7, in step\nValueError: boom'
 )
 
-# What JupyterLab 4.6 keeps in an untrusted notebook (its sanitizer, in jlab_core.*.js), as far as
-# it is used here. It keeps a property only if the value matches the property's pattern, which
-# var(), our url() and `unicode-bidi: isolate` do not.
+# The HTML that JupyterLab 4.6 allows in untrusted notebooks (its sanitizer, in jlab_core.*.js),
+# limited to what is used here. It keeps a property only if the value matches the property's
+# pattern; var(), our url() and `unicode-bidi: isolate` do not.
 TAGS = {"div", "span", "b", "i", "bdi", "pre", "details", "summary", "img", "table", "thead"}
 TAGS |= {"code", "tbody", "tr", "th", "td", "h4", "h5", "ul", "li", "figure", "figcaption"}
 ATTRIBUTES = {"style", "title", "dir", "open", "src", "alt", "width", "height", "class", "scope"}
-#: For a panel, and dropped elsewhere.
+#: Used by panels; the sanitizer drops them.
 ATTRIBUTES |= {"data-cell", "data-line", "data-share"}
 PROPERTIES = set(
     re.findall(
@@ -65,7 +65,7 @@ def hang_report(verdict: str, *groups: StackGroup) -> HangReported:
 
 
 class Page(HTMLParser):
-    """HTML as a browser reads it: elements, their text, and whether all were closed in order."""
+    """Parsed HTML: the elements and their text. Asserts that tags are closed in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -141,7 +141,7 @@ def both(whole: Snapshot) -> tuple[str, str]:
 
 
 def hostile(evil: str) -> Snapshot:
-    """A snapshot with `evil` in every place that a rank has influence on."""
+    """A snapshot with `evil` in every field that a rank can influence."""
     bar = Bar(evil, 1, 2)
     counts = {evil: 1}
     figures = sample(memory=1, device_used=1, compiles=1, steps=1, fallbacks=counts)
@@ -198,26 +198,24 @@ def crowded(whole: Snapshot) -> Snapshot:
         ({"ok": None}, "● 2 ranks finished · 12.5 s so far · "),
     ],
 )
-def test_a_glyph_the_headline_and_the_time_come_first(
-    changes: dict[str, object], mark: str
-) -> None:
+def test_glyph_headline_and_time_appear_first(changes: dict[str, object], mark: str) -> None:
     for shown in both(snapshot(**changes)):
         assert shown.startswith(mark)
 
 
-def test_a_run_that_is_being_stopped_says_why() -> None:
+def test_stopping_run_shows_stop_reason() -> None:
     for shown in both(snapshot(ok=None, stopping="by the user")):
         assert "stopping: by the user" in shown
 
 
-def test_why_a_run_is_stopped_is_said_once() -> None:
+def test_stop_reason_appears_once() -> None:
     why = "Stopped by an interrupt"
     told = Diagnosis(f"{why}; 1 rank still waiting", "warning")
     for shown in both(snapshot(ok=None, stopping=why, diagnosis=told)):
         assert shown.count(why) == 1
 
 
-def test_a_failed_run_says_who_has_stopped_its_other_ranks() -> None:
+def test_failed_run_shows_how_other_ranks_were_stopped() -> None:
     failed = Trouble((1,), True, "ValueError: boom", "Cell In[3], line 7", "", told=True)
     stopped = snapshot(ok=False, stopping="Stopped by the Stop button", troubles=(failed,))
     for shown in both(stopped):
@@ -228,19 +226,19 @@ SLOW = Diagnosis("Rank 2 is the slowest", "warning", (2,))
 
 
 @pytest.mark.parametrize("ok", [None, True, False])
-def test_the_diagnosis_is_the_title(ok: bool | None) -> None:
+def test_diagnosis_is_the_title(ok: bool | None) -> None:
     for shown in both(snapshot(ok=ok, diagnosis=SLOW)):
         assert shown[1:].lstrip().startswith("Rank 2 is the slowest")
         assert "2 ranks finished" not in shown
 
 
-def test_what_stands_in_backticks_is_code() -> None:
+def test_text_in_backticks_is_code() -> None:
     html = rendering.render_html(snapshot(diagnosis=Diagnosis("`w` <differs>", "warning")))
     assert re.search(r"<code [^>]*>w</code> &lt;differs&gt;", html)
 
 
 @pytest.mark.parametrize("ok", [True, False])
-def test_what_a_run_suffered_from_has_a_sign_of_its_own(ok: bool) -> None:
+def test_conclusion_with_warning_has_its_own_sign(ok: bool) -> None:
     found = Concluded(kind="compiling", sentence="line 9 compiled in every step", strength=26.0)
     told = Diagnosis("2 ranks finished in 12.5 s; line 9 compiled in every step", "warning")
     shown = snapshot(ok=ok, stopping="" if ok else "by you", conclusion=found, diagnosis=told)
@@ -249,19 +247,19 @@ def test_what_a_run_suffered_from_has_a_sign_of_its_own(ok: bool) -> None:
     assert facts.state(shown).colour == style.AMBER
 
 
-def test_a_stopped_run_with_an_error_has_failed() -> None:
+def test_stopped_run_with_error_is_shown_as_failed() -> None:
     trouble = Trouble((0,), True, "ValueError", "", "")
     for shown in both(snapshot(ok=False, stopping="by the user", troubles=(trouble,))):
         assert shown.startswith("✗")
 
 
-def test_the_head_names_cell_headline_time_host_and_record() -> None:
+def test_head_shows_cell_headline_time_host_and_record() -> None:
     for shown in both(snapshot(hosts=("tpu-vm-1",))):
         for part in ("Cell In[3]", "2 ranks finished", "12.5 s", "tpu-vm-1", "/records/one"):
             assert part in shown
 
 
-def test_a_simulated_host_is_called_so_and_has_no_name_unless_there_are_others() -> None:
+def test_single_simulated_host_is_labeled_but_not_named() -> None:
     for shown in both(snapshot(hosts=("here",), simulated=True)):
         assert "simulated TPU host" in shown
         assert "here" not in shown
@@ -279,13 +277,13 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("utc")
-def test_a_run_in_progress_is_dated() -> None:
+def test_run_in_progress_shows_current_time() -> None:
     for shown in both(snapshot(ok=None, ended=None)):
         assert "as of 12:03:05 on 2025-11-21" in shown
 
 
 @pytest.mark.usefixtures("utc")
-def test_an_ended_run_has_its_start_time() -> None:
+def test_ended_run_shows_its_start_time() -> None:
     for shown in both(snapshot()):
         assert "2025-11-21 12:02" in shown
         assert "as of" not in shown
@@ -296,7 +294,7 @@ def test_notices_are_shown() -> None:
         assert "the data set travelled with the cell" in shown
 
 
-def test_a_stack_in_a_notice_has_lines_of_its_own() -> None:
+def test_stack_in_notice_keeps_its_lines() -> None:
     note = 'Sent SIGTERM to rank 1.\n  File "Cell In[3]", line 9, in f\n    wait()'
     shown = snapshot(notices=(note,))
     assert f"note: {note}\n" in rendering.render_text(shown)
@@ -313,7 +311,7 @@ def hanging(groups: int = 1, lines: int = 1) -> HangReported:
     return hang_report("Rank 1 hangs", *places)
 
 
-def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
+def test_hang_report_shows_its_time_and_folds_its_stacks() -> None:
     whole = snapshot(hang=hanging())
     html, text = both(whole)
     for part in ("hang", "Rank 1 hangs", "reported at "):
@@ -324,20 +322,20 @@ def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     assert {"open": ""} not in Page(rendering.render_html(whole)).named("details")
 
 
-def test_a_hang_that_is_the_title_is_told_once() -> None:
+def test_hang_in_title_is_not_repeated() -> None:
     stopped = snapshot(hang=hanging(), headline="Stopped at a hang: Rank 1 hangs", ok=False)
     stopped = replace(stopped, diagnosis=None)
     for shown in both(stopped):
         assert shown.count("Rank 1 hangs") == 1
 
 
-def test_the_stacks_of_a_hang_are_bounded() -> None:
+def test_stacks_of_hang_report_are_bounded() -> None:
     html, _ = both(snapshot(hang=hanging(groups=16, lines=400)))
     assert len(html) < 45_000
     assert "place 15" in html
 
 
-def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:
+def test_error_is_shown_once_with_ranks_first_rank_and_line() -> None:
     trouble = Trouble((2, 0, 1, 5), True, "ValueError: boom", "Cell In[2], line 7", TRACEBACK)
     for shown in both(snapshot(troubles=(trouble,))):
         assert "ranks 0–2, 5" in shown
@@ -346,7 +344,7 @@ def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place()
         assert shown.count(TRACEBACK) == 1
 
 
-def test_what_the_headline_tells_of_an_error_is_not_told_again() -> None:
+def test_error_in_headline_is_not_repeated() -> None:
     headline = "Rank 2 failed at Cell In[2], line 7: ValueError: boom"
     trouble = Trouble((2,), True, "ValueError: boom", "Cell In[2], line 7", "the stack", told=True)
     for shown in both(snapshot(headline=headline, ok=False, troubles=(trouble,))):
@@ -357,7 +355,7 @@ def test_what_the_headline_tells_of_an_error_is_not_told_again() -> None:
         assert shown.count("boom") == 1
 
 
-def test_differing_messages_of_the_same_error_are_shown() -> None:
+def test_different_messages_of_same_error_are_shown() -> None:
     trouble = Trouble(
         (0, 1), True, "ValueError: 0", "", TRACEBACK, ("rank 1 failed: ValueError: 1",)
     )
@@ -365,15 +363,19 @@ def test_differing_messages_of_the_same_error_are_shown() -> None:
         assert "rank 1 failed: ValueError: 1" in shown
 
 
-def test_only_the_first_error_is_unfolded() -> None:
+def test_only_first_error_is_open() -> None:
     one = Trouble((0,), True, "ValueError", "", TRACEBACK)
     page = Page(
         rendering.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False))))
     )
-    assert ["open" in box for box in page.named("details")] == [False, True, False]  # files first
+    assert ["open" in box for box in page.named("details")] == [
+        False,
+        True,
+        False,
+    ]  # the files come first
 
 
-def test_errors_come_before_output() -> None:
+def test_errors_appear_before_output() -> None:
     whole = snapshot(
         cards=cards(2),
         troubles=(Trouble((0,), True, "ValueError: boom", "", TRACEBACK),),
@@ -383,28 +385,28 @@ def test_errors_come_before_output() -> None:
         assert shown.index("ValueError: boom") < shown.index("hello")
 
 
-def test_errors_beyond_the_bound_are_counted() -> None:
+def test_errors_beyond_limit_are_counted() -> None:
     troubles = tuple(Trouble((rank,), not rank, f"E{rank}", "", "") for rank in range(20))
     for shown in both(snapshot(troubles=troubles)):
         assert "and 12 more errors, in ranks 8–19" in shown
 
 
-def test_progress_shows_share_count_rate_and_time_to_go() -> None:
+def test_progress_shows_percentage_count_rate_and_remaining_time() -> None:
     for shown in both(snapshot(ok=None, bar=Bar("train", 620, 1000, 12.34, 30.8))):
         assert "train: 62 % · 620 of 1,000 · 12.3/s · 31 s to go" in shown
 
 
-def test_a_run_that_finished_shows_no_progress() -> None:
+def test_finished_run_shows_no_progress() -> None:
     for shown in both(snapshot(bar=Bar("train", 1000, 1000))):
         assert "train" not in shown
 
 
-def test_progress_without_a_total_is_a_count() -> None:
+def test_progress_without_total_is_a_count() -> None:
     for shown in both(snapshot(ok=None, bar=Bar("train", 41230, None))):
         assert "41,230 done" in shown
 
 
-def test_a_rank_is_shown_with_all_facts() -> None:
+def test_rank_is_shown_with_all_facts() -> None:
     card = Card(
         rank=3,
         phase="waiting",
@@ -451,14 +453,14 @@ def test_a_rank_is_shown_with_all_facts() -> None:
             assert part in shown.replace("\xa0", " "), part
 
 
-def test_unknown_facts_are_left_out() -> None:
+def test_unknown_facts_are_omitted() -> None:
     for shown in both(snapshot(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):
             assert word not in shown, word
 
 
 def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
-    """A run on several hosts, one of them lost."""
+    """A run on several hosts with one lost host."""
     ranks = tuple(
         replace(card, host=f"worker-{card.rank // each}") for card in cards(hosts * each, "running")
     )
@@ -468,7 +470,7 @@ def spread(hosts: int, each: int, lost: str = "worker-1") -> Snapshot:
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(3, 2), (256, 4)])
-def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
+def test_lost_host_is_first(hosts: int, each: int) -> None:
     html, text = both(spread(hosts, each))
     assert f"{hosts} hosts, 1 lost" in html
     assert f"{hosts} hosts, 1 lost" in text
@@ -491,24 +493,24 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
     assert "syncs 7 to 8" in both(told)[0].replace("\xa0", " ")
 
 
-def test_what_a_process_has_is_told_once_however_many_devices_it_drives() -> None:
+def test_facts_of_one_process_appear_once_for_all_its_devices() -> None:
     seen = sample(fallbacks={"aten::nonzero": 12})
     same = tuple(replace(card, pid=4711, sample=seen) for card in cards(4))
     shown, _ = both(snapshot(cards=same, unit="device"))
     assert shown.count("4711") == shown.count("aten::nonzero 12") == 1
 
 
-def test_the_last_minute_of_a_rank_is_a_picture_with_its_seconds_in_words() -> None:
+def test_lane_is_a_picture_with_its_seconds_as_alt_text() -> None:
     slots = (Slot(100, compiling=1.0), Slot(101, running=0.5, others=0.5), Slot(102, data=1.0))
     whole = snapshot(cards=(Card(0, lane=slots), Card(1, lane=slots[:1])))
     html, _ = both(whole)
     alts = [image["alt"] for image in Page(rendering.render_html(whole)).named("img")]
     told = "compiling 1.00 s, running 0.50 s, waiting for others 0.50 s, waiting for data 1.00 s"
     assert alts == [told, "compiling 1.00 s"]
-    assert "waiting for data" in html  # what the colours mean
+    assert "waiting for data" in html  # the key of the colors
 
 
-def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be_seen() -> None:
+def test_lane_covers_only_the_run_and_names_only_visible_states() -> None:
     parts = [Slot(100, blocked=0.7), Slot(101, blocked=0.98, data=0.02), Slot(102, blocked=1.0)]
     whole = snapshot(elapsed=2.7, cards=(Card(0, lane=(*parts,)), Card(1, "finished")))
     page = Page(rendering.render_html(whole))
@@ -517,7 +519,7 @@ def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be
     assert "waiting for data" not in page.text
 
 
-def test_the_lane_of_idle_ranks_is_of_the_time_until_they_were() -> None:
+def test_lane_of_idle_ranks_shows_the_time_before_idle() -> None:
     lane = (Slot(100, running=1.0), Slot(101, running=1.0))
     for running, told in ((0, "last 2 s before idle"), (1, "last 2 s")):
         live = Live(name="default", since=NOW - 30, running=running)
@@ -525,35 +527,35 @@ def test_the_lane_of_idle_ranks_is_of_the_time_until_they_were() -> None:
         assert rows(shown)[0][3] == told
 
 
-def test_a_rank_is_not_said_to_run_since_its_last_wait() -> None:
+def test_running_rank_shows_no_duration() -> None:
     whole = snapshot(ok=None)
     assert "30 s" not in ranks.detail(Card(0, "running", since=NOW - 30), whole)
     assert "for 30 s" in ranks.detail(Card(0, "waiting", since=NOW - 30), whole)
 
 
-def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
+def test_first_second_of_lane_has_no_gap_after_it() -> None:
     first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
     _, running, *_ = ranks._bar(None, first, whole, 100, 0.1)
-    assert running == "V12H3V0h2"  # of five, up to the next one
+    assert running == "V12H3V0h2"  # in slots of five, up to the next slot
     _, running, *_ = ranks._bar(None, first, None, 100, 0.1)
-    assert running == "V12H0V0h2"  # the newest
+    assert running == "V12H0V0h2"  # the newest slot
     _, running, *_ = ranks._bar(first, whole, Slot(102), 100, 0.1)
     assert running == "V0h5"
 
 
-def test_a_moment_in_a_lane_is_two_pixels_wide_or_high() -> None:
+def test_short_state_in_lane_is_two_pixels_wide_or_high() -> None:
     moment = Slot(101, running=0.01)
     _, running, *_ = ranks._bar(None, moment, None, 100, 0.8)
-    assert running == "V12H5V0h4"  # of five, which are 2.5 pixels
+    assert running == "V12H5V0h4"  # in slots of five, or 2.5 pixels
     _, running, *_ = ranks._bar(Slot(100, running=1.0), moment, Slot(102, running=1.0), 100, 0.8)
     assert running == "V10h5"
 
 
-def test_a_run_without_lanes_has_no_column_for_them() -> None:
+def test_run_without_lanes_has_no_lane_column() -> None:
     assert "last 60 s" not in Page(rendering.render_html(snapshot(cards=cards(4)))).text
 
 
-def test_the_table_has_the_last_value_of_the_first_figure() -> None:
+def test_table_shows_last_value_of_first_figure() -> None:
     series = Series("loss", {rank: [(0.0, 0.5 + rank)] for rank in range(2)})
     html = rendering.render_html(
         snapshot(cards=cards(2), series=(series, replace(series, name="x")))
@@ -562,7 +564,7 @@ def test_the_table_has_the_last_value_of_the_first_figure() -> None:
     assert [row[head.index("loss")] for row in ranks] == ["0.5", "1.5"]
 
 
-def test_where_other_ranks_were_is_told_of_a_run_that_failed() -> None:
+def test_failed_run_shows_where_other_ranks_were() -> None:
     at = tuple(replace(card, place="Cell In[3], line 9") for card in cards(4, "stopped"))
     failed = (replace(at[0], phase="failed"), *at[1:])
     trouble = Trouble((0,), True, "ValueError: boom", "", TRACEBACK)
@@ -572,22 +574,22 @@ def test_where_other_ranks_were_is_told_of_a_run_that_failed() -> None:
         assert "ranks 1–3" not in shown
 
 
-def test_the_list_of_hosts_is_bounded() -> None:
+def test_list_of_hosts_is_bounded() -> None:
     html, _ = both(spread(1000, 4))
     assert "and 976 more hosts" in html
 
 
-def test_a_run_on_one_host_has_no_list_of_hosts() -> None:
+def test_run_on_one_host_has_no_list_of_hosts() -> None:
     html, text = both(snapshot(hosts=("h",), cards=cards(3)))
     assert "3 finished" not in html + text
 
 
-def test_an_ended_rank_shows_how_long_it_took() -> None:
+def test_ended_rank_shows_its_duration() -> None:
     html, _ = both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),)))
     assert "after 10.0 s" in html
 
 
-def test_the_text_of_a_run_that_goes_on_says_what_its_ranks_do() -> None:
+def test_text_of_run_in_progress_shows_state_of_ranks() -> None:
     each = (*cards(3, "running"), Card(3, "waiting", detail="in time.sleep"))
     told = rendering.render_text(snapshot(ok=None, cards=each)).splitlines()
     assert {"ranks 0–2: running", "rank 3: waiting: in time.sleep"} <= set(told)
@@ -603,21 +605,21 @@ def mixed(count: int) -> tuple[Card, ...]:
     return tuple(replace(card, phase=PHASES[card.rank % 6]) for card in cards(count))
 
 
-def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
+def test_many_ranks_are_tiles_with_tooltips() -> None:
     page = Page(rendering.render_html(snapshot(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
     assert any("rank 7 · failed" in (title or "") for title in titles)
 
 
-def test_phases_in_trouble_come_first() -> None:
+def test_phases_with_trouble_are_first() -> None:
     shown, _ = both(snapshot(cards=mixed(256)))
     marks = ("✗ 43 failed", "† 43 died", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
     at = [shown.index(mark) for mark in (*marks, "✓ 43 finished")]
     assert at == sorted(at)
 
 
-def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
+def test_table_of_failed_ranks_is_bounded() -> None:
     html, _ = both(snapshot(cards=cards(100, "failed")))
     assert "and 76 more ranks" in html
 
@@ -628,14 +630,14 @@ def test_ranks_beyond_the_tiles_are_counted() -> None:
     assert "and 476 more ranks" in page.text
 
 
-def test_the_memory_of_many_ranks_is_a_range() -> None:
+def test_memory_of_many_ranks_is_a_range() -> None:
     many = tuple(replace(card, sample=sample(memory=(card.rank + 1) << 30)) for card in cards(40))
     html, _ = both(snapshot(cards=many))
     assert "memory 1.0 GiB to 40.0 GiB" in html
 
 
 @pytest.mark.parametrize("count", [2, 40])
-def test_the_hosts_free_memory_is_told_of_few_and_many_ranks(count: int) -> None:
+def test_free_memory_of_host_is_shown_for_few_and_many_ranks(count: int) -> None:
     told = snapshot(cards=cards(count), free=3 << 30)
     for html in rendering.render_html(told), ranks.as_news(told):
         assert "host's free memory 3.0 GiB" in Page(html).text
@@ -644,7 +646,7 @@ def test_the_hosts_free_memory_is_told_of_few_and_many_ranks(count: int) -> None
 # --- figures -----------------------------------------------------------------------------------
 
 
-def test_a_figure_is_a_chart_with_a_scale_and_the_last_value_of_each_rank() -> None:
+def test_figure_is_a_chart_with_scale_and_last_value_of_each_rank() -> None:
     series = Series("loss", {rank: [(0.0, 2.4), (500.0, 0.25 + rank)] for rank in range(2)})
     html = rendering.render_html(snapshot(series=(series,)))
     page = Page(html)
@@ -655,7 +657,7 @@ def test_a_figure_is_a_chart_with_a_scale_and_the_last_value_of_each_rank() -> N
         assert part in page.text
 
 
-def test_a_figure_of_one_step_names_it_once() -> None:
+def test_figure_with_one_step_names_it_once() -> None:
     series = Series("loss", {0: [(7.0, 0.5)]})
     page = Page(rendering.render_html(snapshot(series=(series,))))
     assert page.text.count("step 7") == 1
@@ -663,7 +665,7 @@ def test_a_figure_of_one_step_names_it_once() -> None:
     assert "at step 7." in (image["alt"] or "")
 
 
-def test_a_figure_of_many_ranks_shows_their_range() -> None:
+def test_figure_of_many_ranks_shows_their_range() -> None:
     series = Series("loss", {rank: [(0.0, float(rank))] for rank in range(101)})
     whole = snapshot(series=(series,))
     (image,) = Page(rendering.render_html(whole)).named("img")
@@ -672,7 +674,7 @@ def test_a_figure_of_many_ranks_shows_their_range() -> None:
     assert "last 0 to 100 over 101 ranks, median 50; mean and range" in both(whole)[0]
 
 
-def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> None:
+def test_ranks_with_nonfinite_last_value_are_counted_beside_chart() -> None:
     lasts = [0.5, 1.5, math.nan, math.inf]
     series = Series("loss", {rank: [(0.0, 1.0), (1.0, last)] for rank, last in enumerate(lasts)})
     told = "last 0.5 to 1.5 over 2 ranks, median 1; 2 not finite"
@@ -680,7 +682,7 @@ def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> 
 
 
 @pytest.mark.parametrize(("ranks", "told"), [(1, "rank 0 NaN"), (20, "loss last NaN in 20 ranks")])
-def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
+def test_figure_with_only_nan_is_text_without_chart(ranks: int, told: str) -> None:
     series = Series("loss", {rank: [(0.0, math.nan)] for rank in range(ranks)})
     html, text = both(snapshot(series=(series,)))
     assert told in html
@@ -689,7 +691,7 @@ def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_a_chart_ends_at_the_last_step_reported_though_nothing_was_finite_there(ranks: int) -> None:
+def test_chart_ends_at_last_reported_step_despite_nonfinite_values(ranks: int) -> None:
     line = [(float(step), 1.0 if step < 7 else math.nan) for step in range(60)]
     odd = dict.fromkeys(range(ranks), (Odd(7, 7, 59, 53, ("inf", "NaN")),))
     series = Series("loss", dict.fromkeys(range(ranks), line), odd)
@@ -718,9 +720,7 @@ def test_a_chart_ends_at_the_last_step_reported_though_nothing_was_finite_there(
         ({1: range(1, 900, 2)}, "449 values are NaN, from step 1 to 897 (rank 1); NaN since"),
     ],
 )
-def test_all_values_that_are_not_finite_are_counted(
-    odd: dict[int, Sequence[int]], told: str
-) -> None:
+def test_all_nonfinite_values_are_counted(odd: dict[int, Sequence[int]], told: str) -> None:
     lines = {rank: Line(limit=100) for rank in range(2)}
     for step in range(900):
         for rank, line in lines.items():
@@ -730,7 +730,7 @@ def test_all_values_that_are_not_finite_are_counted(
     html, text = both(snapshot(series=(series,)))
     assert told in html
     assert told in text
-    assert told in of_series(series)["note"]  # on the page
+    assert told in of_series(series)["note"]  # shown in the panel
 
 
 def test_axis_labels_distinguish_close_values() -> None:
@@ -741,14 +741,14 @@ def test_axis_labels_distinguish_close_values() -> None:
 # --- output ------------------------------------------------------------------------------------
 
 
-def test_output_shows_the_first_and_last_lines_and_counts_the_others() -> None:
+def test_output_shows_first_and_last_lines_and_counts_the_rest() -> None:
     excerpt = printed("first", "second", left_out=91_204, tail=("last",))
     for shown in both(snapshot(excerpts=(excerpt,))):
         told = "first\nsecond\n… 91,204 lines left out, in rank-0.out\nlast"
         assert told in shown.replace("[0] ", "")
 
 
-def test_stderr_and_the_output_of_the_job_are_labeled() -> None:
+def test_stderr_and_job_output_are_labeled() -> None:
     whole = snapshot(
         excerpts=(replace(printed("careful", rank=1), stream="err"), printed("hm", rank=None))
     )
@@ -757,7 +757,7 @@ def test_stderr_and_the_output_of_the_job_are_labeled() -> None:
     assert "[cell] hm\n[1] (stderr) careful" in text
 
 
-def test_of_what_was_seen_at_once_stdout_comes_first_though_it_waited_for_other_ranks() -> None:
+def test_stdout_precedes_stderr_from_same_time_even_when_merged_later() -> None:
     step = [replace(printed("step", "on"), rank=rank, times=(1.0, 2.0)) for rank in range(3)]
     late = replace(printed("step"), rank=3, times=(1.2,))
     warned = replace(printed("slow"), rank=2, stream="err", times=(1.0,))
@@ -766,7 +766,7 @@ def test_of_what_was_seen_at_once_stdout_comes_first_though_it_waited_for_other_
     assert shown == ["[0–3] step", "[2] (stderr) slow", "[0–2] on"]
 
 
-def test_equal_lines_of_ranks_are_one_line() -> None:
+def test_equal_lines_from_several_ranks_are_merged() -> None:
     each = [printed("hello", "done", rank=rank) for rank in range(4)]
     each[1] = printed("hello", "loss 0.5", "done", rank=1)
     html, text = both(snapshot(excerpts=tuple(each)))
@@ -774,7 +774,7 @@ def test_equal_lines_of_ranks_are_one_line() -> None:
     assert "[0–3] hello\n[1] loss 0.5\n[0–3] done" in text
 
 
-def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:
+def test_middle_of_long_output_is_folded_but_short_output_is_not() -> None:
     def folds(lines: int) -> list[str]:
         numbered = (f"line {number}" for number in range(lines))
         html = rendering.render_html(snapshot(excerpts=(printed(*numbered),)))
@@ -784,7 +784,7 @@ def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:
     assert folds(100) == ["76"]
 
 
-def test_a_fold_tells_of_the_lines_that_are_not_in_it() -> None:
+def test_fold_counts_lines_left_out() -> None:
     numbered = tuple(f"line {number}" for number in range(25))
     excerpt = printed(*numbered, left_out=59_950, tail=numbered)
     html = rendering.render_html(snapshot(excerpts=(excerpt,)))
@@ -792,7 +792,7 @@ def test_a_fold_tells_of_the_lines_that_are_not_in_it() -> None:
     assert "26 more lines, <i>… 59,950 lines left out, in rank-0.out</i>" in told
 
 
-def test_a_fold_counts_lines_also_where_ranks_take_turns() -> None:
+def test_fold_counts_alternating_lines_of_ranks() -> None:
     each = []
     for rank in (0, 1):
         numbered = tuple(f"{number} of {rank}" for number in range(60))
@@ -805,7 +805,7 @@ def test_a_fold_counts_lines_also_where_ranks_take_turns() -> None:
     assert (shown, int(told)) == (120, len(hidden))
 
 
-def test_output_that_the_cell_has_already_is_folded_beside_the_title() -> None:
+def test_output_already_shown_by_cell_is_folded_under_title() -> None:
     whole = snapshot(excerpts=(printed("hello"),))
     page = Page(rendering.render_html(whole, folds_output=True))
     assert [name for name, _ in page.elements].count("details") == 2
@@ -823,7 +823,7 @@ def test_output_is_colored_in_html_and_plain_in_text() -> None:
 @pytest.mark.parametrize(
     "code", ["30", "97", "38;2;0;0;0", "38;2;255;255;255", "38;5;226", "7", "37;47", "30;40"]
 )
-def test_colored_output_is_readable_on_white_and_on_black(code: str) -> None:
+def test_colored_output_is_readable_on_light_and_dark_pages(code: str) -> None:
     html = rendering.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
     found = re.search(r'style="background:(#\w{6})(\w\w)[^"]*">word<', html)
     assert found
@@ -849,18 +849,18 @@ def luminance(colour: tuple[int, ...]) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_signs_are_white_on_a_colour_that_is_dark_enough() -> None:
+def test_white_signs_have_enough_contrast() -> None:
     for look in rendering.PHASES.values():
         assert contrast((255, 255, 255), rgb(look.colour)) >= 4.5
 
 
-def test_a_very_long_line_is_cut_with_a_count() -> None:
+def test_very_long_line_is_truncated_with_a_count() -> None:
     for shown in both(snapshot(excerpts=(printed("x" * 10_000_000),))):
         assert "9,998,000 more characters" in shown
         assert len(shown) < 5_000
 
 
-def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
+def test_truncated_output_keeps_both_ends_and_counts_the_rest() -> None:
     lines = tuple(f"{number:05} {'x' * 200}" for number in range(4000))
     for shown in both(snapshot(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):
         numbers = re.findall(r"(\d{5}) xxx", shown)
@@ -874,7 +874,7 @@ def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
 
 
 def flood(ranks: int, line: str) -> Snapshot:
-    """A snapshot with as much of everything as possible."""
+    """A snapshot with the maximum amount of everything."""
     excerpt = printed(*[line] * 200, left_out=10**6, tail=(line,) * 200)
     return snapshot(
         cards=tuple(
@@ -906,13 +906,13 @@ def flood(ranks: int, line: str) -> Snapshot:
 
 
 @pytest.mark.parametrize("line", ["x" * 300, '"<&' * 100, "猫" * 300, "\x1b[31ma\x1b[32mb" * 150])
-def test_the_size_is_bounded_whatever_256_ranks_print_and_raise(line: str) -> None:
+def test_size_is_bounded_for_any_output_and_errors_of_256_ranks(line: str) -> None:
     whole = flood(256, line)
     assert len(rendering.render_html(whole).encode()) < 400_000
     assert len(rendering.render_text(whole).encode()) < 200_000
 
 
-# --- inert, trusted or not ---------------------------------------------------------------------
+# --- safety, trusted or not --------------------------------------------------------------------
 
 SAMPLES = [
     snapshot(cards=cards(4), excerpts=(printed("\x1b[1;2;3;4;9;31;42mall\x1b[0m \x1b[7mx"),)),
@@ -924,7 +924,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_the_html_has_only_what_an_untrusted_notebook_keeps(
+def test_html_uses_only_markup_allowed_in_untrusted_notebooks(
     sample: Snapshot,
 ) -> None:
     page = Page(rendering.render_html(sample))
@@ -947,7 +947,7 @@ def test_hostile_text_is_shown_as_text(whole: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_control_character_gets_through(sample: Snapshot) -> None:
+def test_control_characters_are_removed(sample: Snapshot) -> None:
     for shown in (rendering.render_html(sample), rendering.render_text(sample)):
         shown.encode()  # no lone surrogate
         assert not re.search(
@@ -984,6 +984,6 @@ def test_any_number_can_be_rendered(number: float) -> None:
     assert rows(rendering.render_html(whole))[1][0] == "0"
 
 
-def test_an_empty_snapshot_can_be_rendered() -> None:
+def test_empty_snapshot_can_be_rendered() -> None:
     for shown in both(Snapshot("", "", "", "", NOW)):
         assert "●" in shown
