@@ -1,4 +1,4 @@
-"""The one sentence about a run: what ended it, what holds it up, or how many ranks run."""
+"""The one-sentence diagnosis of a run: what ended it, what slows it down, or how many ranks run."""
 
 import ast
 from dataclasses import replace
@@ -47,25 +47,25 @@ def trouble(*ranks, first=True):
     return Trouble(ranks, first, "ValueError: boom", "Cell In[3], line 7", "", told=True)
 
 
-# ---------------------------------------------------------------- nothing is wrong
+# ---------------------------------------------------------------- no problems
 
 
-def test_without_trouble_it_says_how_many_run():
+def test_healthy_run_shows_number_of_ranks():
     assert diagnose(snapshot(card(0), card(1)), {}) == Diagnosis("2 ranks running", "calm", ())
 
 
-def test_before_there_are_ranks_it_says_that_the_run_starts():
+def test_run_without_ranks_is_starting():
     assert said(headline="Starting") == "Starting"
 
 
-def test_a_rank_that_asks_the_person_at_the_notebook_comes_before_those_that_wait_for_it():
+def test_question_to_user_takes_precedence_over_waiting_ranks():
     asks, other = waiting(1, 1.0, (), INPUT, line=4), waiting(0, 20.0, (1,))
     found = diagnose(snapshot(other, asks), {})
     assert found.sentence == "Rank 1 waits for an answer at line 4"
     assert found.ranks == (1,)
 
 
-def test_a_line_is_named_only_if_all_ranks_ask_there():
+def test_question_names_line_only_if_all_ranks_ask_there():
     first, second = (waiting(rank, 1.0, (), INPUT, line=4) for rank in (0, 1))
     other = waiting(1, 1.0, (), INPUT, line=7)
     assert said(first, second) == "Ranks 0, 1 wait for an answer at line 4"
@@ -84,13 +84,13 @@ def test_a_line_is_named_only_if_all_ranks_ask_there():
         (False, {}, "bad"),
     ],
 )
-def test_of_a_run_that_has_ended_it_is_the_headline(ok, fields, level):
+def test_ended_run_shows_its_headline(ok, fields, level):
     ended = snapshot(waiting(0, 50.0, (1,)), card(1), headline="How it went", ok=ok, **fields)
     found = diagnose(ended, {})
     assert (found.sentence, found.level) == ("How it went", level)
 
 
-def test_the_rank_that_left_the_others_in_a_collective_is_marked():
+def test_rank_that_returned_before_a_collective_is_marked():
     ended = snapshot(card(0, "failed"), card(1, "early"), ok=False, troubles=(trouble(0),))
     assert diagnose(ended, {}).ranks == (1,)
 
@@ -101,18 +101,18 @@ def test_the_rank_that_left_the_others_in_a_collective_is_marked():
 @pytest.mark.parametrize(
     ("at", "told"), [(199.5, ""), (198.0, " (reported 2 s ago)"), (185.0, " (reported 15 s ago)")]
 )
-def test_how_long_ago_a_hang_was_reported_is_told(at, told):
+def test_hang_shows_age_of_its_report(at, told):
     hang = hang_report("Rank 0 has been waiting 4 s for rank 1", at=at)
     assert said(card(0), hang=hang) == f"Rank 0 has been waiting 4 s for rank 1{told}"
 
 
-def test_a_hang_is_told_before_all_else():
+def test_hang_takes_precedence_over_everything_else():
     hang = hang_report("Rank 1 is in `queue.get` at line 4", StackGroup((1,), "", "", ""))
     found = diagnose(snapshot(waiting(0, 50.0, (1,)), card(1), hang=hang, stopping="why"), {})
     assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
 
 
-def test_the_rank_that_a_report_of_a_hang_names_is_marked_whoever_else_is_in_it():
+def test_hang_marks_only_the_rank_to_blame():
     groups = [StackGroup((rank,), "", "", "") for rank in (2, 11, 1)]
     told = (
         "Rank 0 has returned; rank 1 has been waiting 9 s for `lock` at line 4, which rank 0 holds"
@@ -121,19 +121,19 @@ def test_the_rank_that_a_report_of_a_hang_names_is_marked_whoever_else_is_in_it(
     assert diagnose(snapshot(card(1), card(2), hang=hang), {}).ranks == (1,)
 
 
-def test_a_run_that_is_being_stopped_says_so_and_who_still_runs():
+def test_stopping_run_shows_reason_and_ranks_still_running():
     why = "Stopped by the Stop button"
     found = diagnose(snapshot(card(0), card(1, "stopped"), stopping=why, headline=why), {})
     assert found == Diagnosis("Stopped by the Stop button; 1 rank still running", "warning", ())
 
 
-def test_a_failure_is_told_while_others_run_on():
+def test_failure_is_shown_while_other_ranks_still_run():
     cards = card(0), card(1, "failed"), card(2)
     found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
     assert found == Diagnosis("Rank 1 failed; 2 ranks still running", "bad", (1,))
 
 
-def test_ranks_that_all_wait_when_another_has_failed_are_waiting_still():
+def test_failure_counts_other_ranks_as_waiting_if_all_wait():
     cards = card(0, "waiting"), card(1, "failed"), card(2, "waiting")
     found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
     assert found.sentence == "Rank 1 failed; 2 ranks still waiting"
@@ -142,56 +142,56 @@ def test_ranks_that_all_wait_when_another_has_failed_are_waiting_still():
 # ---------------------------------------------------------------- waiting
 
 
-def test_who_waits_for_whom_how_long_and_where_that_one_is():
+def test_wait_shows_ranks_duration_and_line_of_late_rank():
     others = (waiting(rank, 16.9, (2,)) for rank in (0, 1, 3))
     found = diagnose(snapshot(*others, card(2, line=6)), {})
     told = "3 ranks have been waiting 16 s for rank 2, at line 6"
     assert found == Diagnosis(told, "warning", (2,))
 
 
-def test_one_that_waits_is_named():
+def test_single_waiting_rank_is_named():
     assert (
         said(waiting(0, 4.0, (1,)), card(1)) == "Rank 0 has been waiting 4 s for rank 1, at line 5"
     )
 
 
-def test_a_short_wait_is_not_told():
+def test_short_wait_is_not_shown():
     assert said(waiting(0, 2.0, (1,)), card(1)) == "2 ranks running"
 
 
-def test_waits_of_unequal_length_are_told_as_the_longest():
+def test_waits_of_different_length_show_the_longest():
     told = "2 ranks have been waiting up to 30 s for rank 2, at line 5"
     assert said(waiting(0, 30.0, (2,)), waiting(1, 4.0, (2,)), card(2)) == told
 
 
-def test_of_several_waits_the_longest_is_told():
+def test_longest_of_several_waits_is_shown():
     cards = waiting(0, 5.0, (1,)), card(1), waiting(2, 40.0, (3,), "all_gather"), card(3, line=8)
     assert said(*cards) == "Rank 2 has been waiting 40 s for rank 3, at line 8"
 
 
-def test_one_that_has_come_meanwhile_is_not_waited_for():
+def test_rank_that_joined_the_collective_is_no_longer_late():
     cards = waiting(0, 9.0, (1, 2)), waiting(1, 4.0, (2,)), card(2)
     assert said(*cards) == "2 ranks have been waiting up to 9 s for rank 2, at line 5"
 
 
-def test_a_wait_is_counted_until_now_as_its_row_counts_it():
+def test_wait_lasts_until_now_unless_clocks_may_differ():
     sample = Sample(at=199.2, since=194.5, activity="waiting", operation="all_reduce", missing=(1,))
     late = card(0, "waiting", sample=sample, since=194.5)
     assert said(late, card(1)).startswith("Rank 0 has been waiting 5 s for rank 1")
-    hosts = {"hosts": ("a", "b")}  # of which the clocks may differ
+    hosts = {"hosts": ("a", "b")}  # their clocks may differ
     assert said(late, card(1), **hosts).startswith("Rank 0 has been waiting 4 s for rank 1")
 
 
-def test_one_that_has_ended_since_the_wait_was_seen_is_not_waited_for():
+def test_rank_that_ended_after_the_sample_is_not_late():
     ended = card(1, "finished", since=200.1)
     assert said(waiting(0, 8.0, (1,)), ended) == "2 ranks running"
 
 
-def test_moving_data_is_waiting_for_nobody():
+def test_moving_data_is_not_a_wait():
     assert said(waiting(0, 20.0, ()), waiting(1, 20.0, ())) == "2 ranks running"
 
 
-def test_ranks_waited_for_in_different_places_have_none():
+def test_late_ranks_at_different_lines_show_no_line():
     cards = waiting(0, 9.0, (1, 2)), card(1, line=5), card(2, line=6)
     assert said(*cards) == "Rank 0 has been waiting 9 s for ranks 1, 2"
 
@@ -212,17 +212,17 @@ def test_ranks_waited_for_in_different_places_have_none():
         (card(1, place=""), ""),
     ],
 )
-def test_what_the_one_does_that_is_waited_for(late, does):
+def test_wait_shows_what_late_rank_does(late, does):
     assert said(waiting(0, 9.0, (1,)), late) == f"Rank 0 has been waiting 9 s for rank 1{does}"
 
 
-def test_a_wait_for_the_lock_names_who_holds_it():
+def test_wait_for_lock_names_its_holder():
     cards = waiting(0, 9.0, (1,), LOCK), card(1, line=4)
     assert said(*cards) == "Rank 0 has been waiting 9 s for `lock`, which rank 1 holds, at line 4"
     assert said(waiting(0, 9.0, (), LOCK), card(1)) == "Rank 0 has been waiting 9 s for `lock`"
 
 
-def test_of_ranks_that_wait_for_one_that_waits_for_the_lock_the_one_that_holds_it_is_named():
+def test_wait_names_lock_holder_among_the_waiting_ranks():
     late = card(1, "waiting", 7, 1.0, LOCK, (2,))
     cards = waiting(0, 9.0, (1,)), late, waiting(2, 9.0, (1,))
     told = (
@@ -231,17 +231,17 @@ def test_of_ranks_that_wait_for_one_that_waits_for_the_lock_the_one_that_holds_i
     assert said(*cards) == f"{told}, one of the 2"
 
 
-def test_a_rank_that_waits_for_the_lock_that_it_holds_is_told_so():
+def test_rank_waiting_for_its_own_lock_is_shown():
     told = "Rank 0 has been waiting 9 s for `lock`, which it holds itself"
     assert said(waiting(0, 9.0, (0,), LOCK), card(1)) == told
 
 
-def test_one_that_holds_the_lock_is_not_said_to_wait_for_it():
+def test_holder_of_lock_is_not_shown_waiting_for_it():
     cards = waiting(0, 9.0, (1,), LOCK), card(1, "waiting", 7, 1.0, LOCK)
     assert said(*cards) == "Rank 0 has been waiting 9 s for `lock`, which rank 1 holds"
 
 
-def test_a_full_stop_at_the_end_of_an_error_is_not_repeated():
+def test_period_at_end_of_error_is_not_repeated():
     found = said(
         card(0, "failed"),
         card(1),
@@ -251,17 +251,17 @@ def test_a_full_stop_at_the_end_of_an_error_is_not_repeated():
     assert found == "Rank 0 failed; 1 rank still running"
 
 
-def test_a_run_that_was_stopped_says_that_it_mostly_compiled():
+def test_stopped_run_reports_that_it_mostly_compiled():
     graphs = Concluded(kind="graphs", sentence="90 s of it compiling 9 graphs", calm=True)
     told = ended("Stopped by an interrupt", graphs, ok=False, elapsed=100.0)
     assert told == "Stopped by an interrupt; ended after 1 min 40 s, 90 s of it compiling 9 graphs"
 
 
-# ---------------------------------------------------------------- whom all wait for
+# ---------------------------------------------------------------- the slowest rank
 
 
 def pace(seconds=50.0, steps=100, newest=None, **more):
-    """What a rank counted lately."""
+    """The recent counts of a rank."""
     newest = newest or Sample(at=200.0, since=200.0, steps=1000)
     nothing = {"compiles": 0, "compiling": 0.0, "waited": 0.0, "locked": 0.0, "data": 0.0}
     nothing |= {"fallbacks": {}}
@@ -270,29 +270,29 @@ def pace(seconds=50.0, steps=100, newest=None, **more):
 
 
 def crowd(*waits, **more):
-    """The diagnosis of ranks that have waited so long."""
+    """The diagnosis of ranks with these waiting times."""
     paces = {rank: pace(waited=wait, **more) for rank, wait in enumerate(waits)}
     return diagnose(snapshot(*map(card, paces)), paces)
 
 
-def test_the_rank_that_all_wait_for_is_told_with_what_it_costs():
+def test_slow_rank_is_named_with_time_others_waited():
     found = crowd(14.0, 13.5, 0.5, 14.5)
     told = "The others waited at least 13 s of the last 50 s for rank 2"
     assert found == Diagnosis(told, "warning", (2,))
 
 
-def test_of_two_ranks_the_other_waits():
+def test_slow_rank_of_two_is_named():
     told = "The other waited at least 25 s of the last 50 s for rank 1"
     assert crowd(25.0, 0.0).sentence == told
 
 
 @pytest.mark.parametrize(("wait", "least"), [(5.68, "5.6 s"), (13.9, "13 s")])
-def test_what_they_waited_at_least_is_not_rounded_up(wait, least):
+def test_minimum_waiting_time_is_not_rounded_up(wait, least):
     told = f"The others waited at least {least} of the last 50 s for rank 2"
     assert crowd(wait, wait, 0.0).sentence == told
 
 
-def test_several_slow_ranks_are_told_together():
+def test_several_slow_ranks_are_named_together():
     found = crowd(*[15.0] * 5, 0.0, 0.5)
     assert found.sentence.endswith(" for ranks 5, 6")
     assert crowd(15.0, 15.0, 0.0, 0.0).ranks == (2, 3)
@@ -301,21 +301,21 @@ def test_several_slow_ranks_are_told_together():
 @pytest.mark.parametrize(
     ("waits", "more"),
     [
-        pytest.param([2.5, 2.5, 0.0], {}, id="hardly waited for"),
-        pytest.param([15.0, 15.0, 10.0], {}, id="the slow one waits too"),
-        pytest.param([20.0, 8.0, 20.0, 12.0], {}, id="another has become the slow one"),
-        pytest.param([None, None, None], {}, id="waiting is not seen"),
+        pytest.param([2.5, 2.5, 0.0], {}, id="short waits"),
+        pytest.param([15.0, 15.0, 10.0], {}, id="slow rank waits too"),
+        pytest.param([20.0, 8.0, 20.0, 12.0], {}, id="slow rank changed"),
+        pytest.param([None, None, None], {}, id="unknown waits"),
         pytest.param([15.0, 15.0, 0.0], {"steps": 5}, id="few steps"),
-        pytest.param([1.5, 1.5, 0.0], {"seconds": 2.0}, id="just begun"),
-        pytest.param([15.0, 0.0, 0.0, 0.0], {}, id="most are slow"),
-        pytest.param([0.0], {}, id="alone"),
+        pytest.param([1.5, 1.5, 0.0], {"seconds": 2.0}, id="just started"),
+        pytest.param([15.0, 0.0, 0.0, 0.0], {}, id="most ranks slow"),
+        pytest.param([0.0], {}, id="single rank"),
     ],
 )
-def test_no_rank_is_said_to_be_waited_for_without_proof(waits, more):
+def test_slow_rank_is_not_named_without_evidence(waits, more):
     assert crowd(*waits, **more).level == "calm"
 
 
-def test_waiting_is_not_compared_where_some_ranks_have_gone_on_from_it():
+def test_waits_from_samples_of_different_times_are_not_compared():
     def lately(at):
         return Sample(at=at, since=at, steps=1000)
 
@@ -324,8 +324,8 @@ def test_waiting_is_not_compared_where_some_ranks_have_gone_on_from_it():
     assert diagnose(snapshot(*map(card, own)), own).level == "calm"
 
 
-def test_a_rank_with_other_steps_is_waited_for_as_well():
-    paces = {0: pace(waited=15.0), 1: pace(steps=150)}  # of a validation, which it alone does
+def test_slow_rank_may_have_a_different_step_count():
+    paces = {0: pace(waited=15.0), 1: pace(steps=150)}  # includes a validation on this rank only
     told = "The other waited at least 15 s of the last 50 s for rank 1"
     assert diagnose(snapshot(card(0), card(1)), paces).sentence == told
 
@@ -335,11 +335,11 @@ def test_ranks_without_known_steps_are_not_compared():
     assert diagnose(snapshot(*map(card, paces)), paces).level == "calm"
 
 
-# ---------------------------------------------------------------- compiling again and again
+# ---------------------------------------------------------------- repeated compilation
 
 
 def again(place="", compiles=40, steps=40, compiling=30.0):
-    """A rank that compiled in each step, at a line if that is known."""
+    """A rank that compiles in each step, with the line if known."""
     change = "gives a new shape in each step ((8, 3), then (8, 4))" if place else ""
     newest = Sample(at=200.0, since=200.0, changes_at=place, change=change)
     return pace(steps=steps, compiles=compiles, compiling=compiling, newest=newest)
@@ -348,19 +348,19 @@ def again(place="", compiles=40, steps=40, compiling=30.0):
 COST = "compiled a new graph, 30 s of the last 50 s"
 
 
-def test_the_line_that_changes_in_every_step_is_told():
+def test_recompilation_names_line_that_changes_in_each_step():
     each = again("Cell In[3], line 12", steps=80)
     found = diagnose(snapshot(card(0), card(1)), {0: each, 1: each})
     told = f"Line 12 gives a new shape in each step ((8, 3), then (8, 4)), so each {COST}"
     assert found == Diagnosis(told, "warning", ())
 
 
-def test_a_line_of_another_cell_is_named_with_it():
+def test_recompilation_names_cell_of_line_in_another_cell():
     told = said(card(0), paces={0: again("Cell In[2], line 4")})
     assert told.startswith("Cell In[2], line 4 gives a new shape in each step")
 
 
-def test_some_ranks_are_named_and_without_a_known_line_no_line_is():
+def test_recompilation_names_ranks_if_not_all_and_line_if_known():
     found = diagnose(snapshot(card(0), card(1)), {0: pace(), 1: again()})
     assert found == Diagnosis(f"Each step of rank 1 {COST}", "warning", (1,))
     known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
@@ -375,7 +375,7 @@ def test_some_ranks_are_named_and_without_a_known_line_no_line_is():
     ("compiles", "steps", "compiling"),
     [(7, 7, 30), (20, 40, 30), (3, 1000, 30), (40, 2, 30), (40, 40, 1.9)],
 )
-def test_a_few_graphs_are_usual(compiles, steps, compiling):
+def test_few_or_cheap_compilations_are_normal(compiles, steps, compiling):
     usual = again(compiles=compiles, steps=steps, compiling=compiling)
     assert said(card(0), paces={0: usual}) == "1 ranks running"
 
@@ -383,12 +383,12 @@ def test_a_few_graphs_are_usual(compiles, steps, compiling):
 # ---------------------------------------------------------------- fallbacks, data
 
 
-def test_an_operator_on_the_cpu_in_every_step_is_told():
+def test_operator_on_cpu_in_every_step_is_shown():
     slow = pace(fallbacks={"aten::nonzero": 100, "aten::unique": 10})
     assert said(card(0), paces={0: slow}) == "Every step ran aten::nonzero on the CPU"
 
 
-def test_several_operators_are_counted():
+def test_several_cpu_operators_are_counted():
     slow = pace(fallbacks={f"aten::{name}": 200 for name in "abc"})
     told = "Every step ran aten::a, aten::b and 1 more on the CPU"
     assert said(card(0), paces={0: slow}) == told
@@ -398,58 +398,58 @@ def loading(data, steps=30):
     return pace(data=data, newest=Sample(at=200.0, since=200.0, steps=steps))
 
 
-def test_ranks_that_wait_for_data_are_told():
+def test_waiting_for_data_is_shown():
     found = diagnose(snapshot(card(0), card(1)), {0: loading(20.0), 1: loading(20.0)})
     assert found == Diagnosis("Waiting for data took 20 s of the last 50 s", "warning", ())
 
 
-def test_one_rank_that_waits_for_data_is_marked():
+def test_single_rank_waiting_for_data_is_marked():
     found = diagnose(snapshot(card(0), card(1)), {0: loading(20.0), 1: loading(0.0)})
     assert found == Diagnosis(
         "Waiting for data took 20 s of the last 50 s on rank 0", "warning", (0,)
     )
 
 
-def test_a_rank_that_is_slow_because_it_waits_for_data_is_told_with_that():
+def test_waiting_for_data_explains_a_slow_rank():
     newest = Sample(at=200.0, since=200.0, steps=100)
     slow = pace(data=16.0, waited=0.0, newest=newest)
     other = pace(waited=17.0, newest=newest)
     told = "Waiting for data took 16 s of the last 50 s on rank 1"
     assert said(card(0), card(1), paces={0: other, 1: slow}) == told
-    busy = replace(slow, data=6.0)  # which explains little of it
+    busy = replace(slow, data=6.0)  # explains only a small part
     told = "The other waited at least 17 s of the last 50 s for rank 1"
     assert said(card(0), card(1), paces={0: other, 1: busy}) == told
 
 
-def test_a_rank_that_waits_for_data_nearly_as_long_is_told_as_well():
+def test_waiting_for_data_includes_ranks_with_similar_waits():
     found = diagnose(snapshot(card(0), card(1)), {0: loading(11.0), 1: loading(9.0)})
     assert found == Diagnosis("Waiting for data took up to 11 s of the last 50 s", "warning", ())
 
 
-def test_of_ranks_that_wait_for_data_those_that_do_so_longest_are_told_however_few_steps_they_got():
+def test_longest_wait_for_data_is_shown_despite_few_steps():
     own = {0: loading(12.0), 1: loading(45.0, steps=9), 2: loading(11.0)}
     found = diagnose(snapshot(*map(card, own)), own)
     assert found.sentence == "Waiting for data took 45 s of the last 50 s on rank 1"
 
 
-def test_ranks_that_wait_for_the_lock_are_told():
+def test_waiting_for_lock_is_shown():
     paces = {0: pace(locked=0.5), 1: pace(locked=30.0), 2: pace(locked=40.0)}
     found = diagnose(snapshot(card(0), card(1), card(2)), paces)
     told = "Waiting for the `lock` took up to 40 s of the last 50 s on ranks 1, 2"
     assert found == Diagnosis(told, "warning", (1, 2))
 
 
-def test_of_the_one_process_of_all_devices_no_device_is_marked():
+def test_no_device_is_marked_if_one_process_drives_all():
     found = diagnose(snapshot(card(0), card(1), unit="device"), {0: loading(20.0)})
     assert found == Diagnosis("Waiting for data took 20 s of the last 50 s", "warning", ())
 
 
 @pytest.mark.parametrize(("data", "steps"), [(9.0, 1000), (45.0, 29)])
-def test_a_little_or_a_first_wait_for_data_is_usual(data, steps):
+def test_short_or_initial_waits_for_data_are_normal(data, steps):
     assert said(card(0), paces={0: loading(data, steps)}) == "1 ranks running"
 
 
-# ---------------------------------------------------------------- without flicker
+# ---------------------------------------------------------------- no flicker
 
 
 def at(now, *cards, paces=None):
@@ -459,7 +459,7 @@ def at(now, *cards, paces=None):
 AGAIN = {0: again()}
 
 
-def test_a_sentence_about_steps_stays_for_a_moment():
+def test_sentence_about_steps_stays_for_a_moment():
     diagnoser = Diagnoser()
     told = [
         diagnoser.look(*at(now, card(0), paces=paces)).sentence
@@ -468,14 +468,14 @@ def test_a_sentence_about_steps_stays_for_a_moment():
     assert told == [f"Each step {COST}"] * 4 + ["1 ranks running"]
 
 
-def test_what_is_true_of_ranks_of_which_some_have_ended_since_does_not_stay():
+def test_sentence_does_not_stay_after_one_of_its_ranks_ends():
     diagnoser, both = Diagnoser(), {0: AGAIN[0], 1: AGAIN[0]}
     assert "compiled" in diagnoser.look(*at(100.0, card(0), card(1), paces=both)).sentence
     left = diagnoser.look(*at(100.2, card(0), card(1, "finished"), paces={}))
     assert left.sentence == "2 ranks running"  # the headline of this test
 
 
-def test_its_numbers_stay_for_a_moment():
+def test_numbers_in_sentence_stay_for_a_moment():
     diagnoser = Diagnoser()
     told = []
     for n in range(5):
@@ -484,26 +484,26 @@ def test_its_numbers_stay_for_a_moment():
     assert [sentence.split()[6] for sentence in told] == ["40", "40", "42", "42", "44"]
 
 
-def test_a_wait_that_is_over_is_not_told_any_more():
+def test_finished_wait_is_no_longer_shown():
     diagnoser = Diagnoser()
     assert "been waiting" in diagnoser.look(*at(100.0, waiting(0, 9.0, (1,)), card(1))).sentence
     assert diagnoser.look(*at(100.2, card(0), card(1))).sentence == "2 ranks running"
 
 
-def test_what_was_wrong_in_a_cell_is_not_said_of_live_ranks_that_rest():
+def test_problem_of_a_cell_is_not_shown_for_idle_live_ranks():
     diagnoser = Diagnoser()
     assert "compiled" in diagnoser.look(*at(100.0, card(0), paces=AGAIN)).sentence
     resting = diagnoser.look(*at(100.2, card(0, "idle"), paces=AGAIN))
     assert resting.sentence == "1 ranks running"  # the headline of this test
 
 
-def test_what_is_true_of_the_ranks_that_run_a_cell_is_not_said_of_those_that_rest():
+def test_problem_of_busy_ranks_does_not_name_idle_ranks():
     paces = {0: AGAIN[0], 1: AGAIN[0]}
     ranks = [card(0), card(1), card(2, "idle")]
     assert said(*ranks, paces=paces) == f"Each step of ranks 0, 1 {COST}"
 
 
-def test_what_was_wrong_is_not_said_of_a_run_that_has_ended():
+def test_problem_is_not_shown_after_run_ends():
     diagnoser = Diagnoser()
     diagnoser.look(*at(100.0, card(0), paces=AGAIN))
     ended = replace(snapshot(card(0, "finished")), now=100.2, ok=True, headline="1 rank finished")
@@ -583,7 +583,7 @@ def main(rank, flag={flag!r}):
 
 @pytest.fixture
 def diagnosed(kernel, soon, tmp_path):
-    """What the first diagnosis of a cell says that has these words."""
+    """Returns the first diagnosis of a cell that contains these words."""
     flag = tmp_path / "over"
     kernel.ok(LOOK)
 
@@ -600,25 +600,25 @@ def line_of(cell, words):
     return next(n for n, line in enumerate(cell.strip().splitlines(), 1) if words in line)
 
 
-def test_a_rank_that_sleeps_more_in_each_step_is_waited_for(diagnosed):
+def test_rank_that_sleeps_in_each_step_is_named_as_slow(diagnosed):
     sentence, ranks = diagnosed(SLOW, "waited at least")
     assert sentence.startswith("The others waited at least ")
     assert sentence.endswith(" for rank 1")
     assert ranks == (1,)
 
 
-def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
+def test_late_rank_is_named_with_its_line(diagnosed):
     sentence, ranks = diagnosed(LATE, "waiting 4 s")
     line = line_of(LATE, "time.sleep")
     assert sentence == f"2 ranks have been waiting 4 s for rank 1, in time.sleep at line {line}"
     assert ranks == (1,)
 
 
-def test_a_cell_that_compiles_in_each_step_is_told_with_its_line(diagnosed):
+def test_cell_that_compiles_in_each_step_is_shown_with_line(diagnosed):
     sentence, _ = diagnosed(SHAPES, "gives a new shape")
     assert sentence.startswith(f"Line {line_of(SHAPES, 'torch.ones')} gives a new shape in each ")
 
 
-def test_a_slow_loader_is_told(diagnosed):
+def test_slow_data_loader_is_shown(diagnosed):
     sentence, _ = diagnosed(DATA, "for data")
     assert sentence.startswith("Waiting for data took ")

@@ -1,4 +1,4 @@
-"""What an observer reads from a run's files: cards, new output, figures, bars."""
+"""An observer reads a run's files: cards, new output, figures, bars."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def card(observer, rank):
 # ---------------------------------------------------------------- output
 
 
-def test_a_line_that_is_held_back_at_the_end_keeps_its_place_in_the_order(run):
+def test_line_held_back_until_the_end_keeps_its_order(run):
     seeing = Observer(run, notes=True)
     started(run, 0)
     bar, out = run.record.log(0, "err"), run.record.log(0, "out")
@@ -71,11 +71,11 @@ def test_a_line_that_is_held_back_at_the_end_keeps_its_place_in_the_order(run):
 # ---------------------------------------------------------------- cards
 
 
-def test_a_rank_that_has_not_joined_is_starting(observer):
+def test_rank_that_has_not_joined_is_starting(observer):
     assert [one.phase for one in observer.snapshot().cards] == ["starting", "starting"]
 
 
-def test_a_running_rank_shows_its_sample(run, observer):
+def test_running_rank_shows_its_sample(run, observer):
     started(run, 0, 1)
     samples(run, 0, activity="compiling", place="Cell In[3], line 7", memory=5, steps=2, compiles=1)
     seen = card(observer, 0)
@@ -84,7 +84,7 @@ def test_a_running_rank_shows_its_sample(run, observer):
     assert card(observer, 1).phase == "running"
 
 
-def test_the_head_counts_what_the_cards_show_which_is_what_lasts(run, observer):
+def test_headline_counts_phases_of_cards_and_ignores_brief_ones(run, observer):
     started(run, 0, 1)
     samples(run, 0, activity="blocked", operation="time.sleep")
     samples(run, 1, activity="compiling", since=19.8)
@@ -104,13 +104,11 @@ def test_the_head_counts_what_the_cards_show_which_is_what_lasts(run, observer):
         ("idle", "", ("running", "")),
     ],
 )
-def test_a_rank_does_what_most_of_its_last_two_seconds_went_into(
-    run, observer, counted, call, shown
-):
+def test_phase_is_the_main_activity_of_the_last_two_seconds(run, observer, counted, call, shown):
     started(run, 0, 1)
     for moment in range(5):
         at, spent = 20 + moment / 2, {counted: 0.4 * moment}
-        operation = call if moment < 4 else ""  # at the last one it does another thing
+        operation = call if moment < 4 else ""  # the last sample shows another activity
         samples(run, 0, at=at, since=at, operation=operation, **spent)
         seen = card(observer, 0)
     assert (seen.phase, seen.detail, seen.since is None) == (*shown, shown[0] != "running")
@@ -122,19 +120,19 @@ def test_a_rank_does_what_most_of_its_last_two_seconds_went_into(
     assert (seen.phase, seen.detail) == ("running", "")
 
 
-def test_a_rank_whose_function_has_returned_is_sending_its_result(run, observer):
+def test_rank_whose_function_returned_is_sending_its_result(run, observer):
     started(run, 0)
     samples(run, 0, returned=True)
     assert card(observer, 0).detail == "sending its result"
 
 
-def test_a_waiting_rank_names_its_collective_and_the_missing_ranks(run, observer):
+def test_waiting_rank_shows_collective_and_missing_ranks(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation="all_reduce sum f32[8]", missing=(1, 2, 3))
     assert card(observer, 0).detail == "in all_reduce sum f32[8], for ranks 1–3"
 
 
-def test_an_ended_rank_shows_its_last_event_over_its_sample(run, observer):
+def test_ended_rank_shows_its_last_event_over_its_sample(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation="all_reduce", steps=9)
     run.state.apply(events.RankFinished(rank=0, preview="0.97", nbytes=1, at=30.0))
@@ -147,7 +145,7 @@ def test_an_ended_rank_shows_its_last_event_over_its_sample(run, observer):
     )
 
 
-def test_a_failed_rank_shows_its_line_and_its_error_is_told_once(run, observer):
+def test_failed_rank_shows_its_line_and_its_error_once(run, observer):
     run.state.apply(failure(0, "boom\nand more"))
     seen = card(observer, 0)
     assert (seen.phase, seen.detail, seen.place) == ("failed", "", "Cell In[3], line 9")
@@ -155,7 +153,7 @@ def test_a_failed_rank_shows_its_line_and_its_error_is_told_once(run, observer):
     assert (trouble.title, trouble.told) == ("ValueError: boom …", True)
 
 
-def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
+def test_error_not_in_headline_has_a_title(run, observer):
     run.state.apply(failure(0, "boom"))
     run.state.apply(failure(1, "bang", line=10))
     assert [(one.title, one.told) for one in observer.snapshot().troubles] == [
@@ -164,7 +162,7 @@ def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
     ]
 
 
-def test_an_error_with_the_headlines_words_but_of_another_kind_has_its_title(run, observer):
+def test_error_of_another_type_than_in_headline_has_a_title(run, observer):
     run.state.apply(failure(0, "'x'"))
     run.state.apply(replace(failure(1, "'x'"), kind="KeyError", where="KeyError"))
     assert [(one.title, one.told) for one in observer.snapshot().troubles] == [
@@ -173,7 +171,7 @@ def test_an_error_with_the_headlines_words_but_of_another_kind_has_its_title(run
     ]
 
 
-def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
+def test_rank_that_returned_before_a_collective_is_marked(run, observer):
     run.state.apply(events.RankFinished(rank=0, preview="'skipped'", nbytes=1))
     run.state.apply(events.RankFinished(rank=2, preview="7", nbytes=1))
     run.state.apply(replace(failure(1, "gone"), early=(0,)))
@@ -181,12 +179,12 @@ def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
     assert card(observer, 0).detail == "returned before a collective that other ranks called"
 
 
-def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
+def test_error_without_message_shows_only_its_type(run, observer):
     run.state.apply(failure(0, ""))
     assert [(one.title, one.told) for one in observer.snapshot().troubles] == [("ValueError", True)]
 
 
-def test_a_killed_rank_names_the_signal(run, observer):
+def test_killed_rank_shows_the_signal(run, observer):
     started(run, 0)
     run.state.apply(events.ProcessDied(pid=100, status=-9))
     (trouble,) = observer.snapshot().troubles
@@ -198,13 +196,13 @@ def test_a_killed_rank_names_the_signal(run, observer):
     ("status", "how"),
     [(-9, "killed by SIGKILL"), (-11, "crashed with SIGSEGV"), (3, "exited with status 3")],
 )
-def test_a_row_says_how_its_process_died(run, observer, status, how):
+def test_row_shows_how_its_process_died(run, observer, status, how):
     started(run, 0)
     run.state.apply(events.ProcessDied(pid=100, status=status))
     assert (card(observer, 0).phase, card(observer, 0).detail) == ("died", how)
 
 
-def test_a_lost_host_is_named_by_its_ranks_and_by_the_run(run, observer):
+def test_lost_host_is_shown_by_its_ranks_and_by_the_run(run, observer):
     run.state.apply(events.HostsPlaced(names=("a", "b")))
     for first, host in enumerate("ab"):
         run.state.apply(events.JobStarted(host=host, pid=1, ranks=1, simulated=False, first=first))
@@ -222,7 +220,7 @@ def test_cpu_use_is_measured_between_two_samples(run, observer):
     assert card(observer, 0).cpu == 1.5
 
 
-def test_a_card_has_a_lane_and_the_time_of_a_step(run, observer):
+def test_card_has_a_lane_and_a_step_time(run, observer):
     started(run, 0)
     for n in range(9):
         samples(run, 0, at=20.0 + n, steps=10 * n, waited=0.25 * n)
@@ -234,7 +232,7 @@ def test_a_card_has_a_lane_and_the_time_of_a_step(run, observer):
     assert (seen.step, seen.waits) == (pytest.approx(0.1), 0.25)
 
 
-def test_a_lane_stays_as_it_was_at_the_end(run, observer):
+def test_lane_does_not_change_after_the_end(run, observer):
     started(run, 0)
     for at in (20.0, 22.0):
         samples(run, 0, at=at)
@@ -243,14 +241,14 @@ def test_a_lane_stays_as_it_was_at_the_end(run, observer):
     assert len(card(observer, 0).lane) == 2
 
 
-def test_a_rank_whose_clock_is_set_back_is_still_seen(run, observer):
+def test_samples_are_read_after_clock_is_set_back(run, observer):
     samples(run, 0, at=20.0, steps=5, cpu=1.0)
     observer.sample()
     samples(run, 0, at=10.0, steps=6, cpu=1.1)
     assert card(observer, 0).sample.steps == 6
 
 
-def test_a_snapshot_has_a_diagnosis(run, observer):
+def test_snapshot_has_a_diagnosis(run, observer):
     started(run, 0, 1)
     at = time.time()
     wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
@@ -261,7 +259,7 @@ def test_a_snapshot_has_a_diagnosis(run, observer):
     assert observer.snapshot().diagnosis == Diagnosis(told, "warning", (1,))
 
 
-def test_half_a_sample_is_ignored(run, observer):
+def test_incomplete_sample_is_ignored(run, observer):
     started(run, 0)
     samples(run, 0, steps=4)
     observer.sample()
@@ -269,7 +267,7 @@ def test_half_a_sample_is_ignored(run, observer):
     assert card(observer, 0).sample.steps == 4
 
 
-def test_the_last_line_is_the_unfinished_one_if_there_is_one(run, observer):
+def test_last_line_may_be_unfinished(run, observer):
     run.prints(0, "one\ntwo\n")
     observer.read(100)
     assert card(observer, 0).line == "two"
@@ -278,7 +276,7 @@ def test_the_last_line_is_the_unfinished_one_if_there_is_one(run, observer):
     assert card(observer, 0).line == "thr"
 
 
-def test_a_card_shows_no_control_characters(run, observer):
+def test_card_shows_no_control_characters(run, observer):
     run.prints(0, "\x1b[31mred\x1b[0m \x00 \u202e\n")
     observer.read(100)
     assert card(observer, 0).line == "red ␀ ⟨U+202E⟩"
@@ -292,7 +290,7 @@ TQDM = " 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]"
 def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
     from tqdm import tqdm as real
 
-    monkeypatch.setattr(real, "monitor_interval", 0)  # otherwise it leaves a thread
+    monkeypatch.setattr(real, "monitor_interval", 0)  # it would leave a thread behind
 
     with run.record.log(0, "err").open("w") as file:
         for _ in real(range(7), desc="load", file=file, mininterval=0, leave=False):
@@ -302,7 +300,7 @@ def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
     assert card(observer, 0).line == ""
 
 
-def test_a_tqdm_bar_that_begins_again_is_the_next_of_its_label(run, observer):
+def test_restarted_tqdm_bar_gets_the_next_number(run, observer):
     def numbers():
         observer.read(100)
         return [bar.number for bar in card(observer, 0).bars]
@@ -315,7 +313,7 @@ def test_a_tqdm_bar_that_begins_again_is_the_next_of_its_label(run, observer):
     assert numbers() == [2]
 
 
-def test_a_tqdm_bar_is_not_the_last_line(run, observer):
+def test_tqdm_bar_is_not_the_last_line(run, observer):
     run.prints(0, "begun\n")
     run.prints(0, "\r" + TQDM, "err")
     assert not [one for one in observer.read(100) if one.stream == "err"]
@@ -324,14 +322,14 @@ def test_a_tqdm_bar_is_not_the_last_line(run, observer):
     assert seen.line == "begun"
 
 
-def test_a_loop_under_progress_is_a_bar_with_time_to_go(run, observer):
+def test_loop_under_progress_is_a_bar_with_remaining_time(run, observer):
     started(run, 0)
     loop = Loop(label="epoch", done=25, total=100, rate=5.0)
     samples(run, 0, loops=(loop,))
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
 
 
-def test_the_bar_of_a_run_that_was_stopped_is_not_that_of_the_rank_that_died(run, observer):
+def test_run_bar_ignores_dead_rank_after_a_stop(run, observer):
     started(run, 0, 1)
     for rank, done in [(0, 56), (1, 35)]:
         samples(run, rank, loops=(Loop(label="long", done=done, total=200, rate=4.0),))
@@ -344,7 +342,7 @@ def test_the_bar_of_a_run_that_was_stopped_is_not_that_of_the_rank_that_died(run
     assert observer.snapshot().bar.done == 56
 
 
-def test_the_bar_of_a_rank_that_died_while_others_went_on_names_it(run, observer):
+def test_run_bar_names_rank_that_died_while_others_finished(run, observer):
     started(run, 0, 1)
     samples(run, 1, loops=(Loop(label="long", done=18, total=40, rate=10.0),))
     observer.sample()
@@ -354,7 +352,7 @@ def test_the_bar_of_a_rank_that_died_while_others_went_on_names_it(run, observer
     assert bar == "long: ≥ 45 % · at least 18 of 40 on rank 1"
 
 
-def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer):
+def test_last_progress_of_dead_rank_is_a_lower_bound(run, observer):
     started(run, 0)
     samples(run, 0, items=34, loops=(Loop(label="long", done=34, total=200, rate=4.0),))
     card(observer, 0)
@@ -364,9 +362,7 @@ def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer)
     assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 
-def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_yet_to_begin(
-    run, observer
-):
+def test_run_bar_names_ranks_in_the_loop_before_others_start_one(run, observer):
     started(run, 0, 1, 2)
     for rank in range(2):
         loop = Loop(label=f"shard {rank}", done=8 - rank, total=24, rate=2.0)
@@ -376,9 +372,7 @@ def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_y
     assert (bar.label, bar.on) == ("shard 0", "rank 0")
 
 
-def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_through_another(
-    run, observer
-):
+def test_run_bar_names_ranks_in_the_loop_while_others_finished_theirs(run, observer):
     started(run, 0, 1, 2)
     for rank in range(3):
         through = Loop(label="epoch 0", done=40, total=40, rate=2.0, finished=True)
@@ -389,7 +383,7 @@ def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_t
     assert (bar.label, bar.on) == ("epoch 1", "rank 1")
 
 
-def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
+def test_tqdm_bar_replaces_finished_loops(run, observer):
     started(run, 0)
     left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)
     samples(run, 0, loops=(left,))
@@ -398,10 +392,13 @@ def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
     observer.read(100)
     assert card(observer, 0).bars == (Bar("", 45, 100, 40.5, 1),)
     samples(run, 0, at=21.0, loops=(Loop(label="epochs", done=1, total=3, rate=None),))
-    assert [bar.label for bar in card(observer, 0).bars] == ["epochs", ""]  # it is inside that
+    assert [bar.label for bar in card(observer, 0).bars] == [
+        "epochs",
+        "",
+    ]  # the tqdm bar is inside the loop
 
 
-def test_a_run_that_is_being_stopped_has_no_time_to_go_and_no_rate(run, observer):
+def test_stopping_run_has_no_remaining_time_or_rate(run, observer):
     started(run, 0)
     samples(run, 0, loops=(Loop(label="epoch", done=25, total=100, rate=5.0),))
     run.state.apply(events.StopRequested(why="Stopped by the Stop button"))
@@ -409,7 +406,7 @@ def test_a_run_that_is_being_stopped_has_no_time_to_go_and_no_rate(run, observer
     assert observer.snapshot().bar.eta is None
 
 
-def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):
+def test_ended_rank_has_no_remaining_time(run, observer):
     loop = Loop(label="epoch", done=25, total=100, rate=5.0)
     samples(run, 0, loops=(loop,))
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
@@ -417,7 +414,7 @@ def test_a_rank_that_has_ended_has_no_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
 
 
-def test_what_a_rank_reported_is_shown_as_far_as_it_can_be_read(run, observer):
+def test_damaged_history_is_shown_up_to_the_damage(run, observer):
     row = b'[0, 5.0, null, {"loss": 0.5}]\n'
     run.record.history(0).write_bytes(row + b"[1, NaN, null, {}]\n")
     run.record.history(1).write_bytes(row.replace(b"0.5", b"1" + b"0" * 400) + row)
@@ -434,7 +431,7 @@ def printed(observer, budget, focus=None):
     return {(o.rank, o.stream): o.block.lines for o in observer.read(budget, focus)}
 
 
-def test_output_is_read_once_with_its_rank_and_stream(run, observer):
+def test_output_is_read_once_with_rank_and_stream(run, observer):
     run.prints(0, "zero\n")
     run.prints(1, "one\n", "err")
     run.prints(None, "job\n")
@@ -446,7 +443,7 @@ def test_output_is_read_once_with_its_rank_and_stream(run, observer):
     assert printed(observer, 100) == {}
 
 
-def test_beyond_the_budget_each_rank_has_its_newest_lines_and_a_count(run, observer):
+def test_output_beyond_budget_keeps_newest_lines_of_each_rank_and_count(run, observer):
     run.prints(0, "".join(f"{n}\n" for n in range(100)))
     run.prints(1, "one\n")
     found = {one.rank: one.block for one in observer.read(8)}
@@ -455,7 +452,7 @@ def test_beyond_the_budget_each_rank_has_its_newest_lines_and_a_count(run, obser
     assert found[1].lines == ["one"]
 
 
-def test_the_rank_in_focus_gets_half_of_the_budget(run, observer):
+def test_selected_rank_gets_half_of_the_budget(run, observer):
     for rank in (0, 1):
         run.prints(rank, "x\n" * 100)
     found = printed(observer, 40, focus=1)
@@ -463,7 +460,7 @@ def test_the_rank_in_focus_gets_half_of_the_budget(run, observer):
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50, 1000])
-def test_output_read_in_blocks_is_counted_whole(run, observer, monkeypatch, limit):
+def test_lines_are_counted_across_blocks(run, observer, monkeypatch, limit):
     lines = [f"line {n} {'é' * (n % 5)}" for n in range(200)]
     run.prints(0, "\n".join(lines) + "\n")
     monkeypatch.setattr("xla_nb.record.tail._CHUNK", 100)
@@ -487,7 +484,7 @@ def test_figures_are_lines_by_rank(run, observer):
     assert found == {"loss": {0: [(0, 3.0), (1, 2.0)], 1: [(0, 4.0)]}, "lr": {0: [(1, 0.1)]}}
 
 
-def test_a_long_line_is_thinned_out_evenly_and_keeps_both_ends():
+def test_long_line_is_thinned_evenly_and_keeps_both_ends():
     line = Line(limit=10)
     for n in range(1001):
         line.add(n, -n)
@@ -505,7 +502,7 @@ def test_nan_keeps_its_place_in_a_line(run, observer):
     assert math.isnan(value)
 
 
-# ---------------------------------------------------------------- the whole
+# ---------------------------------------------------------------- whole snapshots
 
 
 def failure(rank, message, line=9):
@@ -519,7 +516,7 @@ def failure(rank, message, line=9):
     )
 
 
-def test_equal_errors_are_one_trouble_led_by_the_first(tmp_path):
+def test_equal_errors_are_one_trouble_with_first_rank_first(tmp_path):
     run = Run(tmp_path, ranks=4)
     for rank in (2, 0, 3):
         run.state.apply(failure(rank, f"on {rank}"))
@@ -530,14 +527,14 @@ def test_equal_errors_are_one_trouble_led_by_the_first(tmp_path):
     assert len(trouble.others) == 2
 
 
-def test_a_snapshot_with_output_has_the_first_and_last_lines(run, observer):
+def test_snapshot_with_output_has_first_and_last_lines(run, observer):
     run.prints(1, "".join(f"{n}\n" for n in range(1000)))
     (found,) = observer.snapshot_with_output().excerpts
     assert (found.rank, found.stream, found.head[0], found.tail[-1]) == (1, "out", "0", "999")
     assert len(found.head) + found.left_out + len(found.tail) == 1000
 
 
-def test_a_recorded_run_is_observed_at_once(run):
+def test_recorded_run_is_observed_at_once(run):
     started(run, 0, 1)
     samples(run, 0, steps=3)
     reports(run, 0, (0, {"loss": 3.0}))
@@ -558,7 +555,7 @@ def hang(run, **more):
     run.state.apply(events.HangReported(**report))
 
 
-def test_a_report_of_a_hang_is_shown_while_it_lasts(run, observer):
+def test_hang_report_is_shown_during_the_hang(run, observer):
     assert observer.snapshot().hang is None
     hang(run)
     (group,) = observer.snapshot().hang.groups
@@ -566,7 +563,7 @@ def test_a_report_of_a_hang_is_shown_while_it_lasts(run, observer):
     assert (group.ranks, group.place, group.note) == ((1,), "Cell In[3], line 9", "note")
 
 
-def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
+def test_ended_hang_becomes_a_note_with_its_report(run, observer):
     hang(run)
     run.state.apply(events.HangOver(why="Rank 1 made progress"))
     snapshot = observer.snapshot()
@@ -575,7 +572,7 @@ def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
     assert "is over (Rank 1 made progress). The report: Rank 1 hangs" in note
 
 
-def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
+def test_note_about_hang_of_many_ranks_is_short(run, observer):
     hang(run, verdict="; ".join(f"ranks {n}, {n + 2} are at Cell In[3], line 9" for n in range(64)))
     run.state.apply(events.HangOver(why="Ranks 0, 2, 4, 6, and 28 more made progress"))
     (note,) = observer.snapshot().notices
@@ -583,14 +580,14 @@ def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
     assert "The report: ranks 0, 2 are" in note
 
 
-def test_the_next_report_takes_the_place_of_the_former(run, observer):
+def test_new_hang_report_replaces_the_previous_one(run, observer):
     hang(run)
     observer.snapshot()
     hang(run, verdict="Rank 0 hangs")
     assert observer.snapshot().hang.verdict == "Rank 0 hangs"
 
 
-def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
+def test_rank_waiting_for_lock_shows_its_holder(run, observer):
     started(run, 0, 1)
     waits = {"activity": "waiting", "operation": sample.LOCK}
     samples(run, 0, **waits, missing=(1,))
@@ -599,7 +596,7 @@ def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
     assert card(observer, 1).detail == "for `lock`"
 
 
-def test_a_rank_that_has_ended_since_is_waited_for_no_longer(run, observer):
+def test_rank_that_ended_is_not_shown_as_lock_holder(run, observer):
     started(run, 0, 1)
     samples(run, 0, activity="waiting", operation=sample.LOCK, missing=(1,))
     at = run.sample(0).at
@@ -607,13 +604,13 @@ def test_a_rank_that_has_ended_since_is_waited_for_no_longer(run, observer):
     assert card(observer, 0).detail == "for `lock`"
 
 
-def test_a_rank_that_asks_says_so(run, observer):
+def test_rank_waiting_for_input_shows_it(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation=sample.INPUT)
     assert card(observer, 0).detail == "for an answer in the notebook"
 
 
-def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
+def test_passing_notice_disappears_when_run_ends(run, observer):
     started(run, 0)
     run.state.apply(events.Notice(text="Stop again to end now.", passing=True))
     run.state.apply(events.Notice(text="Stays."))
@@ -622,21 +619,21 @@ def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
     assert observer.snapshot().notices == ("Stays.",)
 
 
-def test_a_line_knows_all_values_that_are_no_finite_numbers_those_of_the_last_time_apart():
-    line = Line(limit=3)  # few are among its points
+def test_line_counts_all_nonfinite_values_and_the_latest_ones_apart():
+    line = Line(limit=3)  # its points include only a few
     for x, y in enumerate([1.0, math.nan, math.nan, 2.0, math.nan, 3.0, math.inf, math.inf]):
         line.add(float(x), y)
     assert line.odd == (Odd(1, 1, 4, 3, ("NaN",)), Odd(6, 6, 7, 2, ("inf",)))
 
 
-def test_a_line_knows_all_that_it_has_been_since():
+def test_line_records_all_kinds_of_nonfinite_values():
     line = Line(limit=10)
     for x, y in enumerate([1.0, math.inf, math.nan, math.inf]):
         line.add(float(x), y)
     assert line.odd == (Odd(1, 1, 3, 3, ("inf", "NaN")),)
 
 
-def test_of_steps_that_begin_again_it_knows_the_one_since_which_it_is_no_finite_number():
+def test_line_with_restarted_steps_records_first_nonfinite_step():
     line = Line(limit=10)
     for x, y in [(0.0, 1.0), (1.0, math.nan), (0.0, math.nan)]:
         line.add(x, y)
