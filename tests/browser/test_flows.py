@@ -1,6 +1,6 @@
-"""The live panel in JupyterLab and Notebook 7: what a user sees and does, and what is saved.
+"""The live panel in JupyterLab and Notebook 7: as a user sees it, and as it is saved.
 
-Runs wait for a file that the test makes, so each state lasts until the test has seen it.
+Runs wait for a file that the test creates, so each state lasts until the test has checked it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if rank != 2:
     print("about to fail", rank)
 raise ValueError(f"bad batch on {rank}")
 """
-# Where a page shows whether the kernel is busy.
+# Checks whether a page shows the kernel as busy.
 STATUSES: dict[Literal["lab", "notebook"], str] = {
     "lab": "/busy/i.test(document.querySelector('#jp-main-statusbar').innerText)",
     "notebook": "/busy/.test(document.querySelector('link[rel~=icon]').href)",
 }
-# What a page has shown of that for a tenth of a second, and how many of its messages were answered.
+# Records each status that a page shows for half a second, and counts its answered messages.
 STATUS_SHOWN = """(panel, isBusy) => {
     window.shown = [], window.answers = 0;
     let [last, since] = [null, 0];
@@ -73,7 +73,7 @@ STATUS_SHOWN = """(panel, isBusy) => {
         if (performance.now() - since > 500 && shown.at(-1) !== now) shown.push(now);
     }, 10);
 }"""
-# JupyterLab's manager of widgets fails when it is to note a restart.
+# Makes JupyterLab's widget manager fail to handle a restart.
 MISSES = """panel => {
     const { widget_manager } = panel.xnView.store.model;
     widget_manager.disconnect = () => { throw new TypeError("no kernel"); };
@@ -97,7 +97,7 @@ raise ValueError("<img src=x onerror='window.hacked=3'></pre><script>window.hack
 
 @dataclass
 class Flow:
-    """One launched cell, which waits at each `hold(name)`."""
+    """A launched cell that waits at each `hold(name)`."""
 
     notebook: LabNotebook
     cell: int
@@ -113,7 +113,7 @@ class Flow:
 
     @property
     def saved(self) -> Locator:
-        """The HTML that replaces the panel when the run has ended."""
+        """The HTML that replaces the panel after the run."""
         return self.output.locator(".jp-RenderedHTMLCommon").first
 
     def rank(self, rank: int) -> Locator:
@@ -123,7 +123,7 @@ class Flow:
         return self.panel.locator(".xn-log .xn-row").filter(has_text=text)
 
     def in_phase(self, phase: str, ranks: int) -> None:
-        """Wait until so many ranks are in a phase, in the counts and on the cards."""
+        """Wait until the counts and the cards show this number of ranks in a phase."""
         counted = self.panel.locator(f".xn-counts [data-phase={phase}]")
         expect(counted).to_contain_text(f"{ranks} {phase}")
         expect(self.panel.locator(f"[role=option][data-phase={phase}]")).to_have_count(ranks)
@@ -156,7 +156,7 @@ def started(notebook: LabNotebook, source: str, number: int) -> Flow:
     notebook.run(cell)
     run = Flow(notebook, cell, number)
     run.panel.wait_for(state="attached", timeout=60_000)  # the first run imports torch_xla
-    run.panel.evaluate("panel => panel.scrollIntoView()")  # it does not draw out of sight
+    run.panel.evaluate("panel => panel.scrollIntoView()")  # it draws only while visible
     return run
 
 
@@ -166,14 +166,14 @@ def saved(notebook: LabNotebook, cell: int) -> NotebookNode:
 
 
 def works(notebook: LabNotebook) -> None:
-    """The kernel runs another cell."""
+    """Check that the kernel runs another cell."""
     assert "42" in notebook.text(notebook.execute("6 * 7"))
 
 
 # ---------------------------------------------------------------- watching
 
 
-def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
+def test_panel_shows_four_ranks_and_leaves_saved_result(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 4", TRAIN)
     run.in_phase("waiting", 4)
     for rank in range(4):
@@ -193,7 +193,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     assert notebook.errors == []
 
 
-def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
+def test_link_in_row_selects_its_line_in_the_notebook(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", "print('here', rank)\nhold()")
     run.in_phase("waiting", 2)
     link = run.rank(1).get_by_role("link", name="line")
@@ -207,7 +207,7 @@ def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
     run.ended()
 
 
-def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNotebook) -> None:
+def test_stop_button_stays_visible_when_notebook_scrolls(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 16", "hold()")
     run.in_phase("waiting", 16)
     run.panel.evaluate("panel => panel.querySelector('[data-rank=\"9\"]').scrollIntoView()")
@@ -218,7 +218,7 @@ def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNot
     run.ended()
 
 
-def test_select_one_rank(notebook: LabNotebook) -> None:
+def test_selecting_a_rank_shows_only_its_output(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 3", TALK)
     for rank in range(3):
         expect(run.rows(f"plum of {rank}")).to_be_visible()
@@ -237,7 +237,7 @@ def test_select_one_rank(notebook: LabNotebook) -> None:
     run.ended()
 
 
-def test_filter_by_text_and_stream(notebook: LabNotebook) -> None:
+def test_output_is_filtered_by_text_and_stream(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", TALK)
     for rank in range(2):
         expect(run.rows(f"plum of {rank}")).to_be_visible()
@@ -258,7 +258,7 @@ def test_filter_by_text_and_stream(notebook: LabNotebook) -> None:
 # ---------------------------------------------------------------- stop and stacks
 
 
-def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
+def test_stop_button_stops_run_while_its_cell_blocks(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", ENDLESS)
     for rank in range(2):
         expect(run.rows(f"begun {rank}")).to_be_visible()
@@ -269,9 +269,9 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
     works(notebook)
 
 
-def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
+def test_stacks_button_shows_lines_of_deadlocked_ranks(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", STUCK)
-    run.in_phase("waiting", 2)  # one for the other, which sleeps between its looks
+    run.in_phase("waiting", 2)  # rank 0 in the collective, rank 1 in time.sleep
     expect(run.rows("round").first).to_be_visible()
     run.panel.get_by_role("button", name="Stacks", exact=True).click()
     stacks = run.panel.get_by_role("region", name="Stacks")
@@ -285,7 +285,7 @@ def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     works(notebook)
 
 
-def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
+def test_panel_shows_error_of_three_of_four_ranks(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 4 --grace 300", FAIL)
     run.in_phase("failed", 1)
     run.let_go("others")
@@ -297,7 +297,7 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
         expect(trouble.locator("pre").first).to_contain_text(text)
     told = "ValueError: bad batch on 2"
     expect(run.panel.locator(".xn-headline")).to_contain_text(told)
-    expect(trouble.locator("summary").first).not_to_contain_text(told)  # the headline has told it
+    expect(trouble.locator("summary").first).not_to_contain_text(told)  # the headline shows it
     run.let_go("fine")
     run.ended()
     for text in ("rank 2 first", "line 12", "raise ValueError(f", "bad batch on 2"):
@@ -305,10 +305,10 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
     expect(run.output).to_contain_text("RunFailed")
 
 
-# ---------------------------------------------------------------- beside other work
+# ---------------------------------------------------------------- alongside other work
 
 
-def test_a_run_in_the_background(notebook: LabNotebook) -> None:
+def test_background_run_does_not_block_other_cells(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2 --bg -o behind", TRAIN)
     notebook.done(run.cell)
     run.in_phase("waiting", 2)
@@ -320,7 +320,7 @@ def test_a_run_in_the_background(notebook: LabNotebook) -> None:
     assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
 
 
-def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_run(
+def test_reload_shows_saved_snapshot_with_call_for_the_result(
     notebook: LabNotebook,
 ) -> None:
     notebook.execute("from xla_nb.views.panel import view\nsaves, view._SAVE = view._SAVE, 0.5")
@@ -352,15 +352,15 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     notebook.execute("view._SAVE, widget._LOADS = saves, loads")
 
 
-@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
-def test_a_run_in_the_background_goes_on_in_a_page_that_was_reloaded(
+@pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test
+def test_panel_of_background_run_works_after_reload(
     restarted: LabNotebook,
 ) -> None:
     run = flow(restarted, "-n 2 --bg -o behind", TRAIN)
     expect(run.rows("hello from 1")).to_be_visible()
     restarted.save()
     restarted.reload()
-    run.panel.scroll_into_view_if_needed()  # the front end has brought its widget back
+    run.panel.scroll_into_view_if_needed()  # the front end restores its widget
     expect(run.rows("hello from 1")).to_be_visible()
     works(restarted)
     run.let_go()
@@ -368,8 +368,8 @@ def test_a_run_in_the_background_goes_on_in_a_page_that_was_reloaded(
     assert "bye from 1" in restarted.text(restarted.execute("behind"))
 
 
-@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
-def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(
+@pytest.mark.leaves("temporary", "processes")  # of the old and the new kernel
+def test_kernel_restart_freezes_panel_without_interrupting_new_kernel(
     restarted: LabNotebook,
 ) -> None:
     run = flow(restarted, "-n 2", ENDLESS)
@@ -388,8 +388,8 @@ def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(
 
 
 @pytest.mark.slow
-@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
-def test_a_restart_that_the_widget_manager_misses_freezes_a_panel_shown_again_after_a_reload(
+@pytest.mark.leaves("temporary", "processes")  # of the old and the new kernel
+def test_restart_missed_by_widget_manager_freezes_panel_shown_after_reload(
     restarted: LabNotebook,
 ) -> None:
     restarted.execute("%xla_start -n 2")
@@ -407,7 +407,7 @@ def test_a_restart_that_the_widget_manager_misses_freezes_a_panel_shown_again_af
 
 
 @pytest.mark.slow
-def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
+def test_64_ranks_are_tiles(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 64", "print('here', rank, flush=True)\nhold()\n")
     run.in_phase("waiting", 64)
     expect(run.panel.locator(".xn-tiles")).to_have_count(1)
@@ -419,8 +419,8 @@ def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
     expect(run.saved).to_contain_text("64 ranks finished")
 
 
-#: A run of 256 ranks with real files and events but no processes, which would be too many for a
-#: test machine. All that shows it is real, from the kernel's loop to the page.
+#: A run of 256 ranks with real files and events but no processes, too many for a test machine.
+#: Everything that displays it is real, from the kernel's loop to the page.
 CROWD = """\
 import sys
 from pathlib import Path
@@ -446,7 +446,7 @@ loop.follow(run, PanelView(run))
 """
 
 
-def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
+def test_256_ranks_are_tiles_with_failed_ranks_first(notebook: LabNotebook) -> None:
     number = next(NUMBERS)
     root = str(Path(__file__).parents[2])
     run = started(notebook, CROWD.format(root=root, number=number), number)
@@ -454,7 +454,10 @@ def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
     run.in_phase("failed", 2)
     expect(run.panel.locator(".xn-tiles")).to_have_count(1)
     first = [run.panel.locator("[role=option]").nth(place) for place in range(2)]
-    assert [card.get_attribute("data-rank") for card in first] == ["77", "200"]  # trouble first
+    assert [card.get_attribute("data-rank") for card in first] == [
+        "77",
+        "200",
+    ]  # failed ranks first
     run.rank(200).click()
     expect(run.panel.get_by_role("region", name="Errors and notes")).to_contain_text("bad 200")
     expect(run.rows("here 200")).to_be_visible()
@@ -464,11 +467,11 @@ def test_a_crowd_of_256_ranks(notebook: LabNotebook) -> None:
 
 
 @pytest.mark.slow
-def test_notebook_7(lab: Lab) -> None:
+def test_panel_works_in_notebook_7(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
         notebook.done(0)
-        own = list(notebook.errors)  # Notebook 7 logs some when it starts
+        own = list(notebook.errors)  # Notebook 7 logs some at startup
         run = flow(notebook, "-n 2", TRAIN)
         run.in_phase("waiting", 2)
         expect(run.rows("hello from 1")).to_be_visible()
@@ -481,25 +484,25 @@ def test_notebook_7(lab: Lab) -> None:
 # ---------------------------------------------------------------- the kernel's status
 
 
-def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
+def test_lab_shows_kernel_busy_while_cell_runs(
     notebook: LabNotebook,
 ) -> None:
-    busy_while_it_runs(notebook, "lab")
+    check_busy_status(notebook, "lab")
 
 
 @pytest.mark.slow
-def test_the_kernel_is_busy_for_notebook_7_as_long_as_its_cell_runs(lab: Lab) -> None:
+def test_notebook_7_shows_kernel_busy_while_cell_runs(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
         notebook.done(0)
-        busy_while_it_runs(notebook, "notebook")
+        check_busy_status(notebook, "notebook")
 
 
-def busy_while_it_runs(notebook: LabNotebook, front_end: Literal["lab", "notebook"]) -> None:
+def check_busy_status(notebook: LabNotebook, front_end: Literal["lab", "notebook"]) -> None:
     run = flow(notebook, "-n 2", "hold()")
     run.in_phase("waiting", 2)
     notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
-    for rank in (0, 1, 0):  # of which the page tells the kernel
+    for rank in (0, 1, 0):  # each click sends a message to the kernel
         run.rank(rank).click()
     notebook.page.wait_for_function("window.answers > 2 && window.shown.length")
     assert notebook.js("window.shown") == ["busy"]
@@ -509,12 +512,12 @@ def busy_while_it_runs(notebook: LabNotebook, front_end: Literal["lab", "noteboo
     notebook.page.evaluate("clearInterval(window.looking)")
 
 
-# ---------------------------------------------------------------- hostile output, and saved runs
+# ---------------------------------------------------------------- hostile output and saved runs
 
 
 @pytest.fixture(scope="module")
 def hostile(notebook: LabNotebook) -> Flow:
-    """A run of two ranks with output that attacks the page: ended, its page open."""
+    """An ended run of two ranks whose output attacks the page, with its page open."""
     watch(notebook.page)
     run = flow(notebook, "-n 2", HOSTILE)
     for rank in range(2):
@@ -530,20 +533,20 @@ def hostile(notebook: LabNotebook) -> Flow:
 
 @pytest.fixture(scope="module")
 def saved_cell(hostile: Flow) -> NotebookNode:
-    """A notebook of that cell alone."""
+    """A notebook with only that cell."""
     alone = of_cells([])
     alone.cells.append(saved(hostile.notebook, hostile.cell))
     return alone
 
 
 def watch(page: Page) -> None:
-    """Have the page count the dialogs that it opens."""
+    """Count the dialogs that the page opens."""
     page.evaluate("window.dialogs = 0")
     page.on("dialog", lambda dialog: (page.evaluate("window.dialogs++"), dialog.dismiss()))
 
 
 def unharmed(page: Page, shown: Locator) -> None:
-    """The output is shown as text: it made no element, ran no script, changed no title."""
+    """Check that the output is text: it creates no element, runs no script, changes no title."""
     expect(shown).to_contain_text("<script>window.hacked=1</script>")
     expect(shown).to_contain_text('<img src=x onerror="window.hacked=1">')
     text = shown.inner_text()
@@ -556,13 +559,13 @@ def unharmed(page: Page, shown: Locator) -> None:
     assert "owned" not in page.title()
 
 
-def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
+def test_hostile_output_is_harmless_on_the_live_page(hostile: Flow) -> None:
     unharmed(hostile.notebook.page, hostile.saved)
     assert not any("hacked" in error for error in hostile.notebook.errors)
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
-def test_a_saved_run_is_shown_without_a_kernel(
+def test_saved_run_is_shown_without_a_kernel(
     saved_cell: NotebookNode, lab: Lab, viewer: LabNotebook, trusted: bool
 ) -> None:
     name = lab.write(saved_cell, trusted=trusted)
@@ -576,7 +579,7 @@ def test_a_saved_run_is_shown_without_a_kernel(
 
 
 @pytest.mark.slow
-def test_a_saved_run_is_shown_in_nbconvert_html(
+def test_saved_run_is_shown_in_nbconvert_html(
     saved_cell: NotebookNode, lab: Lab, chromium: BrowserContext, tmp_path: Path
 ) -> None:
     name = lab.write(saved_cell)
@@ -591,7 +594,7 @@ def test_a_saved_run_is_shown_in_nbconvert_html(
         shown = page.locator(".jp-Cell").first.locator(".jp-RenderedHTMLCommon").first
         unharmed(page, shown)
         assert dialogs == []
-        page.emulate_media(media="print")  # a page is filled, and no block is parted
+        page.emulate_media(media="print")  # pages are filled, and blocks are not split
         output = page.locator(".jp-OutputArea-child").filter(has=page.locator(".xn-paper"))
         expect(output).to_have_css("break-inside", "auto")
         expect(output.locator(".xn-paper > div > div").first).to_have_css("break-inside", "avoid")

@@ -1,4 +1,4 @@
-"""The panel of live ranks: its page alone, whose kernel is the test, and in a real JupyterLab."""
+"""The panel of live ranks: its page alone, with the test as kernel, and in a real JupyterLab."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from xla_nb.run.state import ProgramState
 from xla_nb.views.panel import widget
 from xla_nb.views.snapshot import Diagnosis, Live
 
-ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
+ANYWIDGET_WAITS = 2.0  # seconds until a model reports that it failed to load
 
 
 def live(idle: bool = True, since: float | None = 12.0, **more: Any) -> dict[str, Any]:
-    """What is told of the whole: `since` seconds ago it became so."""
+    """The diagnosis and state of live ranks that became idle or busy `since` seconds ago."""
     sentence = "4 live ranks, idle" if idle else "Cell In[7] is running on ranks 0–3"
     began = None if since is None else time.time() - since
     own = Live(name=DEFAULT, since=began, running=0 if idle else 1, **{"count": 2, **more})
@@ -44,7 +44,7 @@ def ran(
 
 @pytest.fixture
 def panel(page: Page) -> Iterator[Panel]:
-    """A panel of four live ranks that rest."""
+    """A panel of four idle live ranks."""
     panel = Panel(page)
     panel.begin(*(card(rank, "idle", place="") for rank in range(4)), **live())
     yield panel
@@ -58,15 +58,15 @@ def button(panel: Panel, name: str) -> Any:
 
 
 def rows(panel: Panel) -> list[list[str]]:
-    """The cells of live ranks that are listed, without when they began."""
+    """The list of cells, without their start times."""
     drawn = panel.page.locator(".xn-ran tbody tr").all()
     return [row.locator("td").all_inner_texts()[:5] for row in drawn]
 
 
-# ---------------------------------------------------------------- idle, or not
+# ---------------------------------------------------------------- idle or busy
 
 
-def test_idle_ranks_are_told_with_the_time_since_their_last_cell(panel: Panel) -> None:
+def test_idle_ranks_show_time_since_last_cell(panel: Panel) -> None:
     expect(panel.page.locator(".xn-headline")).to_have_text("4 live ranks, idle")
     expect(panel.page.locator(".xn-sub")).to_have_text(
         re.compile(r"2 cells · 4 ranks · idle for 1\d s$")
@@ -74,8 +74,8 @@ def test_idle_ranks_are_told_with_the_time_since_their_last_cell(panel: Panel) -
     expect(panel.page.locator(".xn-counts").first).to_contain_text("4 idle")
 
 
-def test_how_long_all_ranks_are_idle_is_told_once(panel: Panel) -> None:
-    """Each was idle a little before the whole: two roundings of one time would differ."""
+def test_idle_time_of_all_ranks_is_shown_once(panel: Panel) -> None:
+    """Each rank became idle a little before the last one, so rounded times could differ."""
     first = panel.page.locator("[role=option]").first
     panel.tell(*(card(rank, "idle", place="", since=time.time() - 13) for rank in range(4)))
     assert first.locator(".xn-at").inner_text() == ""
@@ -83,7 +83,7 @@ def test_how_long_all_ranks_are_idle_is_told_once(panel: Panel) -> None:
     expect(first.locator(".xn-at")).to_have_text(re.compile(r"^for 1\d s$"))
 
 
-def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
+def test_running_cell_shows_its_own_time(panel: Panel) -> None:
     running = live(idle=False, since=3.0, cells=(ran(3, "running"),))
     panel.tell(*(card(rank) for rank in range(4)), **running)
     expect(panel.page.locator(".xn-headline")).to_have_text("Cell In[7] is running on ranks 0–3")
@@ -93,7 +93,7 @@ def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
     assert "running" in told
 
 
-def test_a_restarted_kernel_has_its_cells_run_no_more(panel: Panel) -> None:
+def test_kernel_restart_stops_the_time_of_running_cells(panel: Panel) -> None:
     panel.tell(**live(idle=False, since=None, cells=(ran(3, "running"),)))
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
     told = re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$")
@@ -101,7 +101,7 @@ def test_a_restarted_kernel_has_its_cells_run_no_more(panel: Panel) -> None:
     expect(panel.page.locator(".xn-sub")).not_to_contain_text("running for")
 
 
-def test_output_is_shown_only_where_there_is_some_between_cells(panel: Panel) -> None:
+def test_output_between_cells_is_shown_only_if_there_is_any(panel: Panel) -> None:
     output = panel.page.locator(".xn-output")
     expect(output).to_be_hidden()
     panel.tell(lines=[block(1, "a thread goes on")])
@@ -111,7 +111,7 @@ def test_output_is_shown_only_where_there_is_some_between_cells(panel: Panel) ->
 # ---------------------------------------------------------------- cells
 
 
-def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
+def test_cells_are_listed_newest_first_with_their_outcome(panel: Panel) -> None:
     failed = ran(2, "failed", (1,), headline="Rank 1 failed: boom")
     panel.tell(**live(cells=(failed, ran(1))))
     told = [[number, label, whom, how[1:], took] for number, label, whom, how, took in rows(panel)]
@@ -123,10 +123,10 @@ def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
     assert [row[0] for row in rows(panel)] == ["3", "2", "1"]
 
 
-def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: Panel) -> None:
+def test_cell_with_a_finding_is_marked_and_shows_it(panel: Panel) -> None:
     found = "`w` has differed between ranks since Cell In[6]"
     panel.tell(**live(cells=(ran(2, found=found), ran(1))))
-    assert rows(panel)[0][3] == f"! finished; {found.replace('`', '')}"  # as code
+    assert rows(panel)[0][3] == f"! finished; {found.replace('`', '')}"  # formatted as code
     stopped = ran(
         3, "stopped", headline="Stopped", found="3 ranks had been waiting 16 s for rank 2"
     )
@@ -137,7 +137,7 @@ def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: 
 # ---------------------------------------------------------------- the end
 
 
-def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
+def test_shutdown_needs_a_second_click(panel: Panel) -> None:
     panel.page.evaluate("void (answer = ({request}) => give({type: 'ack', request}))")
     button(panel, "Shut down").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("The ranks' variables will be lost.")
@@ -148,7 +148,7 @@ def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
     assert panel.page.evaluate("interrupts") == 0
 
 
-def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Panel) -> None:
+def test_shutdown_does_not_interrupt_unresponsive_kernel(panel: Panel) -> None:
     button(panel, "Shut down").click()
     button(panel, "Shut down").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("Run %xla_shutdown to end the ranks.")
@@ -159,7 +159,9 @@ def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Pa
 # ---------------------------------------------------------------- in JupyterLab
 
 
-def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
+def test_panel_of_live_ranks_lists_cells_and_shuts_down_in_jupyterlab(
+    notebook: LabNotebook,
+) -> None:
     started = notebook.execute("%xla_start -n 2")
     panel = notebook.output(started).locator(".xn-panel")
     expect(panel.locator(".xn-headline")).to_have_text("2 live ranks, idle")
@@ -181,8 +183,8 @@ def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
-def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
+@pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test
+def test_cells_that_end_before_their_panel_loads_leave_no_error(
     restarted: LabNotebook,
 ) -> None:
     restarted.reload()
@@ -196,9 +198,9 @@ def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
     restarted.wait_for("1 rank finished", cells[-1])
 
 
-@pytest.mark.slow  # a run's does in test_flows.py, and live ranks' is shown again there
-@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
-def test_after_a_reload_the_panel_goes_on_until_the_ranks_end(restarted: LabNotebook) -> None:
+@pytest.mark.slow  # test_flows.py has similar tests
+@pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test
+def test_panel_works_after_reload_until_ranks_end(restarted: LabNotebook) -> None:
     output = restarted.output(restarted.execute("%xla_start -n 1"))
     headline = output.locator(".xn-headline")
     expect(headline).to_have_text("1 live rank, idle")
@@ -214,17 +216,15 @@ def test_after_a_reload_the_panel_goes_on_until_the_ranks_end(restarted: LabNote
     restarted.execute("%xla_shutdown")
     expect(headline).to_have_count(0)
     expect(output.get_by_text("1 live rank ended").first).to_be_visible()
-    restarted.page.wait_for_timeout(1000 * (widget._LOADS + 0.5))  # then its model is closed
+    restarted.page.wait_for_timeout(1000 * (widget._LOADS + 0.5))  # until its model is closed
     expect(output.get_by_text("1 live rank ended").first).to_be_visible()
 
 
-@pytest.mark.slow  # nearly the same in test_flows.py
-@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "during a cell"])
-def test_after_a_reload_a_restarted_kernel_freezes_the_panel(
-    restarted: LabNotebook, busy: bool
-) -> None:
-    """Where JupyterLab's widget manager tells it; where that fails: test_flows.py."""
+@pytest.mark.slow  # test_flows.py has a similar test
+@pytest.mark.leaves("temporary", "processes")  # of the old and the new kernel
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_kernel_restart_after_reload_freezes_panel(restarted: LabNotebook, busy: bool) -> None:
+    """JupyterLab's widget manager reports the restart; test_flows.py tests its failure."""
     restarted.execute("%xla_start -n 1")
     if busy:
         restarted.run(restarted.add("%%xla\nimport time\nwhile True: time.sleep(0.1)"))
@@ -244,10 +244,10 @@ def test_after_a_reload_a_restarted_kernel_freezes_the_panel(
 
 
 @pytest.mark.leaves("temporary", "processes")
-def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(
+def test_kernel_shutdown_without_notice_freezes_panel(
     restarted: LabNotebook,
 ) -> None:
-    """The last one: no kernel is left."""
+    """The last test: no kernel is left."""
     started = restarted.execute("import os\n%xla_start -n 1\nprint('pid', os.getpid())")
     headline = restarted.output(started).locator(".xn-headline")
     expect(headline).to_have_text("1 live rank, idle")

@@ -1,4 +1,4 @@
-"""What a notebook keeps of a run, in JupyterLab without a kernel: how high, and how readable."""
+"""Saved runs in JupyterLab without a kernel: their size and readability."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FAILED = replace(
 MANY = replace(FINISHED, cards=tuple(replace(FINISHED.cards[0], rank=n) for n in range(64)))
 SHOWN = [FINISHED, CHARTED, FAILED, MANY]
 
-#: Of each text in view: its contrast to what is below it, and its size in pixels.
+#: Returns the contrast and size in pixels of each visible text.
 READ = """all => {
   const parse = colour => {
     const numbers = colour.match(/[\\d.]+/g).map(Number);
@@ -106,7 +106,7 @@ READ = """all => {
 
 
 def kept(*snapshots: Snapshot) -> NotebookNode:
-    """A notebook with a saved cell for each, everything unfolded but in the first cell."""
+    """A notebook with a saved cell per snapshot, unfolded except in the first cell."""
     made = of_cells([f"# {number}" for number in range(len(snapshots))])
     for number, (cell, snapshot) in enumerate(zip(made.cells, snapshots, strict=True)):
         html = rendering.render_html(snapshot)
@@ -127,7 +127,7 @@ def drawn(notebook: LabNotebook, cell: int) -> Any:
 
 
 def sized(notebook: LabNotebook, width: int) -> None:
-    """Give outputs this width. The front end lays out in its own time: what it has is corrected."""
+    """Give outputs this width. Retry, because the front end lays out asynchronously."""
     for _ in range(200):
         own = drawn(notebook, 0).bounding_box()["width"]
         if abs(own - width) < 2:
@@ -140,14 +140,14 @@ def sized(notebook: LabNotebook, width: int) -> None:
     raise AssertionError(f"outputs are {own} wide, not {width}")
 
 
-def test_a_run_that_prints_a_line_a_rank_is_at_most_140_pixels_high(untrusted: LabNotebook) -> None:
+def test_run_with_one_line_per_rank_is_at_most_140_pixels_high(untrusted: LabNotebook) -> None:
     sized(untrusted, 940)
     assert drawn(untrusted, 0).bounding_box()["height"] <= 140
 
 
-def test_unfolded_ranks_take_the_whole_width_below_the_title(untrusted: LabNotebook) -> None:
+def test_open_table_of_ranks_has_full_width_below_title(untrusted: LabNotebook) -> None:
     sized(untrusted, 940)
-    whole, table, title = drawn(untrusted, 1).evaluate(  # at one moment: the page may scroll
+    whole, table, title = drawn(untrusted, 1).evaluate(  # in one call, because the page may scroll
         "root => [root, root.querySelector('details'), root.querySelector('h4')]"
         ".map(node => node.getBoundingClientRect().toJSON())"
     )
@@ -155,12 +155,12 @@ def test_unfolded_ranks_take_the_whole_width_below_the_title(untrusted: LabNoteb
     assert table["y"] >= title["bottom"] - 2
 
 
-def test_an_only_chart_and_its_caption_take_the_room_that_there_is(untrusted: LabNotebook) -> None:
+def test_single_chart_uses_the_available_width(untrusted: LabNotebook) -> None:
     sized(untrusted, 940)
     assert drawn(untrusted, 1).locator("figure").bounding_box()["width"] > 600
 
 
-def test_nothing_is_wider_than_a_narrow_page(untrusted: LabNotebook) -> None:
+def test_saved_runs_fit_a_narrow_page(untrusted: LabNotebook) -> None:
     sized(untrusted, 700)
     for cell in range(len(SHOWN)):
         own = drawn(untrusted, cell)
@@ -168,14 +168,14 @@ def test_nothing_is_wider_than_a_narrow_page(untrusted: LabNotebook) -> None:
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_every_text_is_large_and_strong_enough_to_read(untrusted: LabNotebook, theme: str) -> None:
+def test_all_text_is_large_and_has_enough_contrast(untrusted: LabNotebook, theme: str) -> None:
     untrusted.theme(theme)
     found = untrusted.page.locator(".jp-RenderedHTMLCommon").evaluate_all(READ)
     assert len(found) > 200
     assert [one for one in found if one["contrast"] < 4.5 or one["size"] < 12] == []
 
 
-def test_a_screen_reader_finds_headings_lists_and_a_table(untrusted: LabNotebook) -> None:
+def test_screen_reader_finds_headings_lists_and_table(untrusted: LabNotebook) -> None:
     shown = drawn(untrusted, 1)
     assert shown.get_by_role("heading", level=4).count() == 1
     assert shown.get_by_role("heading", name="Output", level=5).count() == 1
@@ -187,7 +187,7 @@ def test_a_screen_reader_finds_headings_lists_and_a_table(untrusted: LabNotebook
     assert (chart.get_attribute("alt") or "").startswith("Chart. loss: ")
 
 
-def test_a_title_is_not_listed_in_the_table_of_contents(untrusted: LabNotebook) -> None:
+def test_title_is_not_in_table_of_contents(untrusted: LabNotebook) -> None:
     untrusted.command("toc:show-panel")
     contents = untrusted.page.locator(".jp-TableOfContents")
     contents.wait_for()

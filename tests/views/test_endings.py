@@ -1,7 +1,7 @@
-"""Every way in which a run ends, in the words of each place that tells it.
+"""Every way a run can end, with the texts shown for it.
 
-One table, to be read as a whole: headlines, the rows of ranks, RunFailed and `%xla_runs` must be
-true, and of one voice.
+One table, to be read as a whole: headlines, rows of ranks, RunFailed and `%xla_runs` must be
+correct and consistent.
 """
 
 import re
@@ -61,8 +61,8 @@ HANG = "Ranks 0, 1, 3 have been waiting 5 min in all_reduce at Cell In[3], line 
 
 @dataclass
 class Ending:
-    """What happened, and what is told: the headline, the rows of the first ranks (`rows`) and the
-    outcome in the list of runs."""
+    """The events and the expected texts: the headline, the rows of the first ranks (`rows`) and
+    the outcome in the list of runs."""
 
     happened: list
     headline: str
@@ -74,13 +74,15 @@ class Ending:
 
 STOPPED = "■ stopped, Cell In[3], line 5"
 ENDINGS = {
-    "all returned": Ending(returned(0, 1, 2, 3), "4 ranks finished", ["✓ finished"], "finished"),
-    "one raised": Ending(
+    "all ranks returned": Ending(
+        returned(0, 1, 2, 3), "4 ranks finished", ["✓ finished"], "finished"
+    ),
+    "one rank raised": Ending(
         [raised(1), *Ending.stop],
         "Rank 1 failed at Cell In[3], line 4: ValueError: boom",
         [STOPPED, "✗ failed, Cell In[3], line 4"],
     ),
-    "both raised the same": Ending(
+    "both ranks raised the same error": Ending(
         [raised(1), raised(0)],
         "Both ranks failed (rank 1 first) at Cell In[3], line 4: ValueError: boom",
         ["✗ failed, Cell In[3], line 4"] * 2,
@@ -92,7 +94,7 @@ ENDINGS = {
         [],
         ranks=64,
     ),
-    "each raised another error": Ending(
+    "each rank raised a different error": Ending(
         [
             raised(2, "KeyError", "'k'", 5),
             raised(0, "ZeroDivisionError", "division by zero", 4),
@@ -102,7 +104,7 @@ ENDINGS = {
         "Rank 2 failed at Cell In[3], line 5: KeyError: 'k'; 3 others failed for other reasons",
         ["✗ failed, Cell In[3], line 4", "✗ failed, Cell In[3], line 6"],
     ),
-    "one raised in front of a collective": Ending(
+    "one rank raised before a collective": Ending(
         [raised(2), *(diverged(rank, "…", follows=True) for rank in (0, 1, 3))],
         "Rank 2 failed at Cell In[3], line 4: ValueError: boom; 3 others failed because of it",
         ["✗ failed, Cell In[3], line 7"],
@@ -137,7 +139,7 @@ ENDINGS = {
         "Rank 1 was killed by the OOM killer (the container's limit is 256 MiB)",
         [STOPPED, "† died, killed by the OOM killer"],
     ),
-    "SIGSEGV while others were in a collective": Ending(
+    "SIGSEGV while others are in a collective": Ending(
         [
             died(1, -11),
             *(raised(rank, "RankLost", "rank 1's process ended", follows=True) for rank in (0, 2)),
@@ -146,12 +148,12 @@ ENDINGS = {
         "Rank 1 crashed with SIGSEGV in native code; 2 others failed because of it",
         ["✗ failed, Cell In[3], line 4", "† died, crashed with SIGSEGV"],
     ),
-    "all were killed": Ending(
+    "all ranks killed": Ending(
         [died(rank, -9) for rank in range(4)],
         "All 4 ranks died (rank 0 first): killed by SIGKILL (often out of memory; check dmesg)",
         ["† died, killed by SIGKILL"] * 4,
     ),
-    "an error and a death": Ending(
+    "one rank raised and one exited": Ending(
         [raised(1), died(0, 4), GRACE, *stopped(2), *returned(3)],
         "Rank 1 failed at Cell In[3], line 4: ValueError: boom; rank 0 exited with status 4 before "
         "finishing",
@@ -162,7 +164,7 @@ ENDINGS = {
             "✓ finished",
         ],
     ),
-    "somebody interrupted one": Ending(
+    "one rank interrupted": Ending(
         [*stopped(1), GRACE, *stopped(0, 2, 3)],
         "Rank 1 was interrupted (SIGINT) at Cell In[3], line 5",
         [STOPPED, "† died, interrupted (SIGINT), after 0 s, line 5"],
@@ -176,19 +178,19 @@ ENDINGS = {
     "Stop": Ending(
         [STOP, *stopped(0, 1, 2, 3)], "Stopped by an interrupt", [STOPPED] * 4, "stopped"
     ),
-    "Stop, in which ranks failed": Ending(
+    "ranks failed during Stop": Ending(
         [STOP, raised(0), died(1, -11), *stopped(2, 3)],
         "Stopped by an interrupt; ranks 0, 1 failed while they stopped",
         ["✗ failed, Cell In[3], line 4", "† died, crashed with SIGSEGV", STOPPED],
         "stopped",
     ),
-    "Stop, which all ranks ignored": Ending(
+    "all ranks returned despite Stop": Ending(
         [STOP, *returned(0, 1, 2, 3)],
         "Stop requested after 4 ranks finished",
         ["✓ finished"],
         "finished",
     ),
-    "a restart of the kernel": Ending(
+    "kernel restart": Ending(
         [
             STOP,
             events.StopRequested(why="Stopped because the kernel was shut down or restarted"),
@@ -198,7 +200,7 @@ ENDINGS = {
         [STOPPED] * 4,
         "stopped",
     ),
-    "a hang with --hang-stop": Ending(
+    "hang with --hang-stop": Ending(
         [
             events.HangReported(verdict=HANG, ranks=(0, 1, 2, 3), groups=()),
             events.StopRequested(why=f"Stopped at a hang: {HANG}"),
@@ -208,7 +210,7 @@ ENDINGS = {
         [STOPPED] * 4,
         "stopped",
     ),
-    "a rank that skipped a collective": Ending(
+    "one rank skipped a collective": Ending(
         [*returned(2), *(diverged(rank, LEFT, early=(2,)) for rank in (0, 1, 3))],
         LEFT,
         [
@@ -221,12 +223,12 @@ ENDINGS = {
         DIFFER,
         [*["✗ failed, Cell In[3], line 7"] * 2, "✗ failed, Cell In[3], line 8"],
     ),
-    "the job is gone": Ending(
+    "job killed": Ending(
         [*returned(0), events.JobEnded(status=-9)],
         "Ranks 1–3 were lost: their job was killed by SIGKILL (often out of memory; check dmesg)",
         ["✓ finished"],
     ),
-    "no rank could start": Ending(
+    "no rank started": Ending(
         [events.JobFailed(kind="E", message="torch_xla cannot be imported: no libtpu", text="")],
         "torch_xla cannot be imported: no libtpu",
         [],
@@ -242,7 +244,7 @@ def ending(request):
 
 @pytest.fixture
 def run(ending):
-    """A run that has ended so, with its record."""
+    """A run with this ending, and its record."""
     path = Record.create(NAME).path
     run = Run(path, ranks=ending.ranks)
     for rank in range(ending.ranks):
@@ -254,19 +256,19 @@ def run(ending):
     return run
 
 
-def test_the_headline_says_it(run, ending):
+def test_headline_matches_ending(run, ending):
     text = render_text(observe(run))
     assert observe(run).headline == ending.headline
     assert text.splitlines()[0][2:].startswith(ending.headline)
 
 
-def test_what_is_raised_says_it_in_one_line(run, ending):
+def test_run_failed_has_the_headline_as_message(run, ending):
     told, *more = str(RunFailed(run, brief=True)).splitlines()
     assert told == ending.headline
-    assert not more or run.state.refused  # of which no rank tells anything
+    assert not more or run.state.refused  # only a refused run has more lines
 
 
-def test_the_rows_of_ranks_agree_with_it(run, ending):
+def test_rows_of_ranks_match_ending(run, ending):
     of_rank = {}
     for row in re.findall(r"<tr.*?</tr>", ranks.as_html(observe(run)))[1:]:
         number, *cells = (unescape(re.sub(r"<.*?>", "", cell)) for cell in row.split("</td>"))
@@ -278,13 +280,13 @@ def test_the_rows_of_ranks_agree_with_it(run, ending):
             assert fact in of_rank[rank]
 
 
-def test_the_list_of_runs_has_the_same(run, ending):
+def test_list_of_runs_matches_ending(run, ending):
     run.record.close(run.summary())
     (entry,) = recorded.entries()
     assert (entry.headline, entry.outcome) == (ending.headline, ending.outcome)
 
 
-def test_ranks_that_diverged_are_told_once_and_none_of_them_was_the_first():
+def test_diverged_ranks_are_shown_once_without_a_first_rank():
     run = Run(Record.create(NAME).path, ranks=4)
     for event in [*ENDINGS["different collectives"].happened, events.JobEnded(status=0)]:
         run.state.apply(event)
@@ -294,7 +296,7 @@ def test_ranks_that_diverged_are_told_once_and_none_of_them_was_the_first():
     assert "ranks 0, 1, 3:\nTraceback" in text
 
 
-def test_ranks_that_returned_are_told_together_where_others_failed():
+def test_ranks_that_returned_share_a_line_if_others_failed():
     run = Run(Record.create(NAME).path, ranks=64)
     for event in [*ENDINGS["some of many raised the same"].happened, events.JobEnded(status=0)]:
         run.state.apply(event)

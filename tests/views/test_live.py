@@ -1,4 +1,4 @@
-"""What a picture of live ranks has beside that of any run: idle ranks, and their cells."""
+"""Snapshots of live ranks: idle ranks and cells."""
 
 import json
 import shutil
@@ -63,22 +63,20 @@ def cards(observer):
     return observer.snapshot().cards
 
 
-# ---------------------------------------------------------------- idle, or not
+# ---------------------------------------------------------------- idle or busy
 
 
-def test_ranks_without_a_cell_are_idle_since_they_were_there(observer):
+def test_ranks_without_a_cell_are_idle_since_their_start(observer):
     assert [(card.phase, card.since) for card in cards(observer)] == [("idle", 5.0)] * 2
 
 
-def test_a_rank_is_idle_since_its_last_cell_ended(group, observer):
+def test_rank_is_idle_since_its_last_cell_ended(group, observer):
     group.begins(1, 0)
     group.ends(1)
     assert [(card.phase, card.since) for card in cards(observer)] == [("idle", 12.0), ("idle", 5.0)]
 
 
-def test_a_rank_whose_part_of_its_last_cell_ended_before_the_cell_is_idle_since_then(
-    group, observer
-):
+def test_rank_that_finished_before_its_cell_ended_is_idle_since_then(group, observer):
     group.begins(1)
     group.ends(1)
     group.samples(0, at=13.0, since=10.7, activity="idle")
@@ -86,13 +84,13 @@ def test_a_rank_whose_part_of_its_last_cell_ended_before_the_cell_is_idle_since_
     assert [card.since for card in cards(observer)] == [10.7, 12.0]
 
 
-def test_an_idle_rank_is_at_no_line_and_waits_for_nobody(group, observer):
+def test_idle_rank_has_no_line_and_no_wait(group, observer):
     group.samples(0, activity="waiting", place="Cell In[1], line 2", operation="x", missing=(1,))
     first = cards(observer)[0]
     assert (first.phase, first.place, first.detail) == ("idle", "", "")
 
 
-def test_a_rank_that_died_idle_has_no_time_of_a_step_either(group, observer):
+def test_rank_that_died_while_idle_has_no_step_time(group, observer):
     group.begins(1, 1)
     for done in range(1, 7):
         group.samples(1, at=10.0 + done, steps=done)
@@ -105,9 +103,7 @@ def test_a_rank_that_died_idle_has_no_time_of_a_step_either(group, observer):
     assert (cards(observer)[1].phase, cards(observer)[1].step) == ("died", None)
 
 
-def test_the_time_of_a_step_is_known_of_items_too_though_live_ranks_tell_of_no_loop(
-    group, observer
-):
+def test_step_time_of_live_ranks_is_measured_from_items(group, observer):
     group.begins(1)
     for done in range(1, 7):
         group.samples(0, at=10.0 + done, items=2 * done)
@@ -115,41 +111,41 @@ def test_the_time_of_a_step_is_known_of_items_too_though_live_ranks_tell_of_no_l
     assert cards(observer)[0].step == pytest.approx(0.5)
 
 
-def test_a_rank_with_a_cell_does_what_its_sample_says(group, observer):
+def test_rank_with_a_cell_shows_its_sample(group, observer):
     group.begins(1)
     group.samples(0, at=11.5, activity="compiling", place="Cell In[1], line 2")
     first = cards(observer)[0]
     assert (first.phase, first.since, first.place) == ("compiling", 10.5, "Cell In[1], line 2")
 
 
-def test_a_sample_from_before_the_cell_tells_nothing_of_it(group, observer):
+def test_sample_from_before_the_cell_is_ignored(group, observer):
     group.samples(0, at=9.0, since=2.0, activity="idle")
     group.begins(1)
     assert (cards(observer)[0].phase, cards(observer)[0].since) == ("running", 10.0)
 
 
-def test_a_rank_that_has_done_its_part_of_a_cell_is_idle(group, observer):
+def test_rank_that_finished_its_part_of_a_cell_is_idle(group, observer):
     group.begins(1)
     group.samples(0, at=11.0, since=10.7, activity="idle")
     assert (cards(observer)[0].phase, cards(observer)[0].since) == ("idle", 10.7)
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- diagnosis
 
 
-def test_idle_ranks_are_nothing_to_warn_of(observer):
+def test_idle_ranks_cause_no_warning(observer):
     found = observer.snapshot().diagnosis
     assert (found.sentence, found.level) == ("2 live ranks, idle", "calm")
 
 
-def test_a_rank_that_died_is_told_with_those_that_are_alive(group, observer):
+def test_diagnosis_of_dead_rank_names_ranks_still_alive(group, observer):
     group.tell(events.ProcessDied(pid=101, status=3))
     found = observer.snapshot().diagnosis
     assert found.sentence.endswith("; rank 0 is alive")
     assert (found.level, found.ranks) == ("bad", (1,))
 
 
-def test_an_idle_rank_for_which_another_waits_runs_no_cell(group, observer):
+def test_wait_for_idle_rank_reports_that_it_runs_no_cell(group, observer):
     group.begins(1, 0)
     at = time.time()
     wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
@@ -162,7 +158,7 @@ def test_an_idle_rank_for_which_another_waits_runs_no_cell(group, observer):
 # ---------------------------------------------------------------- cells
 
 
-def test_cells_are_told_newest_first_with_their_number_of_all(group, observer):
+def test_cells_are_listed_newest_first_with_their_number(group, observer):
     for number in range(1, CELLS + 4):
         group.begins(number)
         group.ends(number)
@@ -174,7 +170,7 @@ def test_cells_are_told_newest_first_with_their_number_of_all(group, observer):
     assert (newest.ended, newest.began.ranks, newest.began.label) == (None, (1,), "Cell In[99]")
 
 
-def test_a_cell_that_goes_on_for_long_is_not_forgotten_over_those_of_other_ranks(group, observer):
+def test_long_running_cell_counts_after_many_cells_of_other_ranks(group, observer):
     group.begins(1, 0)
     for number in range(2, CELLS + 4):
         group.begins(number, 1)
@@ -185,7 +181,7 @@ def test_a_cell_that_goes_on_for_long_is_not_forgotten_over_those_of_other_ranks
     assert f"{CELLS + 3} cells, 1 running" in rendering.render_text(snapshot).splitlines()[0]
 
 
-def test_the_time_that_is_told_is_that_of_the_cell_or_of_being_idle(group, observer):
+def test_time_is_that_of_the_cell_or_of_being_idle(group, observer):
     assert observer.snapshot().live.since == 5.0
     group.begins(1)
     assert observer.snapshot().live.since == 10.0
@@ -193,7 +189,7 @@ def test_the_time_that_is_told_is_that_of_the_cell_or_of_being_idle(group, obser
     assert observer.snapshot().live.since == 12.0
 
 
-def test_steps_that_a_cell_counts_anew_go_on_from_those_before(group, observer):
+def test_restarted_steps_of_a_cell_continue_those_of_earlier_cells(group, observer):
     group.begins(1)
     group.reports(1, 0, 0, 1, 2)
     group.ends(1)
@@ -208,7 +204,7 @@ def test_steps_that_a_cell_counts_anew_go_on_from_those_before(group, observer):
     assert observer.figures["loss"][0].points[-1][0] == 5
 
 
-def test_steps_that_a_cell_counts_on_are_as_it_says(group, observer):
+def test_continued_steps_of_a_cell_are_unchanged(group, observer):
     group.begins(1)
     group.reports(1, 0, 0, 1, 2)
     group.begins(2)
@@ -217,10 +213,10 @@ def test_steps_that_a_cell_counts_on_are_as_it_says(group, observer):
     assert [x for x, _ in observer.figures["loss"][0].points] == [0, 1, 2, 10, 11]
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- saved
 
 
-def test_the_saved_text_has_the_state_the_number_of_cells_and_the_ranks(group, observer):
+def test_saved_text_shows_state_number_of_cells_and_ranks(group, observer):
     group.begins(1)
     group.ends(1, at=11.5)
     group.begins(2, 0)
@@ -232,7 +228,7 @@ def test_the_saved_text_has_the_state_the_number_of_cells_and_the_ranks(group, o
     assert "ranks 0, 1: idle" in rest
 
 
-def test_the_saved_html_has_the_cells_too_and_folds_all_but_the_newest_cells(group, observer):
+def test_saved_html_lists_cells_and_folds_all_but_the_newest(group, observer):
     for number in range(1, 40):
         group.begins(number)
         group.ends(number)
@@ -242,7 +238,7 @@ def test_the_saved_html_has_the_cells_too_and_folds_all_but_the_newest_cells(gro
     assert html.count("</table>") == 3
 
 
-def test_earlier_cells_than_those_shown_are_counted(group, observer):
+def test_omitted_earlier_cells_are_counted(group, observer):
     for number in range(1, CELLS + 8):
         group.begins(number)
         group.ends(number)
@@ -250,7 +246,7 @@ def test_earlier_cells_than_those_shown_are_counted(group, observer):
     assert "… and 7 earlier cells" in rendering.render_html(snapshot)
 
 
-def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
+def test_ended_ranks_show_why_they_ended(group, observer):
     group.begins(1)
     group.ends(1)
     group.tell(events.GroupEnding(why="by %xla_shutdown"))
@@ -261,7 +257,7 @@ def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
     assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.2 s · 1 cell · ")
 
 
-def test_charts_say_that_they_lack_what_cells_reported_whose_files_are_gone(group):
+def test_notice_reports_figures_missing_because_files_are_gone(group):
     for number in (1, 2):
         group.begins(number)
         group.reports(number, 0, 1, 2)
