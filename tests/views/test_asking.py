@@ -1,4 +1,4 @@
-"""`input()` and `getpass` of ranks, in a real kernel whose front end answers, or does not."""
+"""`input()` and `getpass` on ranks, in a real kernel with a front end that may answer."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ def f(rank):
 
 @pytest.fixture
 def front_end(notebook):
-    """Runs a cell, and answers what it asks: with a text, or by calling something."""
+    """Runs a cell and answers its questions with a text or by calling a function."""
 
     @contextlib.contextmanager
     def answering(*answers):
@@ -42,7 +42,7 @@ def front_end(notebook):
     return run
 
 
-def test_the_cell_asks_for_one_rank_at_a_time_and_says_which(front_end, notebook):
+def test_cell_asks_for_one_rank_at_a_time_and_names_it(front_end, notebook):
     shown, asked = front_end(BOTH, "Ada", "Bob", "typed unseen")
     assert shown.status == "ok", shown.error
     assert sorted(asked[:2]) == [("rank 0 asks: name? ", False), ("rank 1 asks: name? ", False)]
@@ -53,7 +53,7 @@ def test_the_cell_asks_for_one_rank_at_a_time_and_says_which(front_end, notebook
     assert shown.seen("[0] before 0") < shown.seconds
 
 
-def test_no_file_of_the_run_has_a_password(front_end, notebook):
+def test_passwords_are_not_in_the_record(front_end, notebook):
     cell = (
         "%%xla_spawn -n 1 -o kept_secret\nimport getpass\ndef f(rank):\n    getpass.getpass('PIN')"
     )
@@ -66,7 +66,7 @@ def test_no_file_of_the_run_has_a_password(front_end, notebook):
 
 
 @pytest.mark.parametrize("name", ["getpass", "input"])
-def test_what_the_notebook_has_bound_asks_too(name, front_end, notebook):
+def test_input_functions_from_notebook_variables_ask_too(name, front_end, notebook):
     notebook.ok("from getpass import getpass\nask = {'getpass': getpass, 'input': input}")
     cell = f"%%xla_spawn -n 1 -o bound\ndef f(rank): return ask[{name!r}]('now ')"
     shown, asked = front_end(cell, "typed")
@@ -75,8 +75,8 @@ def test_what_the_notebook_has_bound_asks_too(name, front_end, notebook):
     assert notebook.value("bound[0]") == "'typed'"
 
 
-def test_the_view_goes_on_while_an_answer_is_waited_for(front_end, notebook):
-    """Its page gets what ranks do meanwhile: rank 1 ends, and rank 0 is said to ask."""
+def test_view_updates_while_a_question_is_open(front_end, notebook):
+    """The page shows that rank 1 ends and that rank 0 waits for an answer."""
     cell = (
         "%%xla_spawn -n 2 --view panel -o asked\nimport time\ndef f(rank):\n"
         "    time.sleep(1.5 * rank)\n    return None if rank else input('who? ')"
@@ -100,7 +100,7 @@ def test_the_view_goes_on_while_an_answer_is_waited_for(front_end, notebook):
     assert any("finished" in text for text in before)
 
 
-def test_what_ranks_display_while_an_answer_is_waited_for_is_in_the_cell(front_end, notebook):
+def test_displays_appear_while_a_question_is_open(front_end, notebook):
     cell = (
         "%%xla_spawn -n 2 --view panel -o both\nimport time\n"
         "from IPython.display import HTML\ndef f(rank):\n"
@@ -117,7 +117,7 @@ def test_what_ranks_display_while_an_answer_is_waited_for_is_in_the_cell(front_e
     assert notebook.value("len(both.displays[1])") == "1"
 
 
-def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
+def test_interrupt_ends_the_question_and_the_run(front_end, notebook):
     cell = "%%xla_spawn -n 2 --grace 1\ndef f(rank): return input('stop? ')"
     shown, asked = front_end(cell, notebook.interrupt)
     assert "Stopped by an interrupt" in shown.error
@@ -126,7 +126,7 @@ def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
 
 
 STRIKES = {
-    "while its thread is started": """
+    "while its thread starts": """
 import threading
 struck, name = threading.Thread, "start"
 def strike(thread):
@@ -134,7 +134,7 @@ def strike(thread):
     if thread.name.endswith("-asks"):
         signal.raise_signal(signal.SIGINT)
 """,
-    "just before it is put": """
+    "just before the question": """
 import xla_nb.views.loop
 struck, name = xla_nb.views.loop._Question, "__init__"
 def strike(*its):
@@ -153,9 +153,7 @@ def strike(question):
 
 
 @pytest.mark.parametrize("when", STRIKES)
-def test_an_interrupt_at_any_moment_of_a_question_stops_that_run_and_no_other(
-    when, front_end, notebook
-):
+def test_interrupt_at_any_point_of_a_question_stops_only_that_run(when, front_end, notebook):
     notebook.ok(f"import signal\n{STRIKES[when]}\nbefore = getattr(struck, name)")
     notebook.ok("setattr(struck, name, strike)")
     try:
@@ -170,7 +168,7 @@ def test_an_interrupt_at_any_moment_of_a_question_stops_that_run_and_no_other(
     assert slept.result == "'slept'", slept.error
 
 
-def test_a_question_ends_with_the_cell_that_its_thread_has_outlived(front_end, notebook):
+def test_question_of_leftover_thread_ends_with_the_cell(front_end, notebook):
     notebook.ok("%xla_start -n 1 --name outlived")
     try:
         shown, asked = front_end(
@@ -184,7 +182,7 @@ def test_a_question_ends_with_the_cell_that_its_thread_has_outlived(front_end, n
         notebook.ok("%xla_shutdown outlived")
 
 
-def test_the_question_of_a_rank_that_dies_is_withdrawn(front_end, notebook):
+def test_question_of_dead_rank_is_withdrawn(front_end, notebook):
     cell = """%%xla_spawn -n 2 --keep-going --grace 5 -o went_on
 import os, signal, threading, time
 def f(rank):
@@ -200,7 +198,7 @@ def f(rank):
     assert notebook.value("went_on.state.stopping, went_on[1]") == "('', 'went on')"
 
 
-def test_a_question_is_put_once_however_long_its_rank_takes_over_the_answer(
+def test_question_is_asked_once_even_if_rank_is_slow_to_take_the_answer(
     front_end, notebook, tmp_path
 ):
     begin, stopped = tmp_path / "begin", tmp_path / "stopped"
@@ -225,7 +223,7 @@ def f(rank):
     assert not notebook.client.stdin_channel.msg_ready()
 
 
-def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(notebook):
+def test_front_end_without_input_raises_eoferror_with_advice(notebook):
     notebook.client.allow_stdin = False
     try:
         shown = notebook.run("%%xla_spawn -n 1\ndef f(rank): return input('name? ')")
@@ -235,13 +233,13 @@ def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(not
     assert "pass the answer as an argument" in shown.error
 
 
-def test_a_run_in_the_background_cannot_ask(notebook):
+def test_background_run_cannot_ask(notebook):
     notebook.ok("%%xla_spawn -n 1 --bg -o mute\ndef f(rank): return input('name? ')")
     shown = notebook.run("mute.wait()")
     assert "EOFError: A background run (--bg) has no cell for input()." in shown.error
 
 
-def test_a_process_that_a_rank_has_forked_asks_under_its_rank(front_end, notebook):
+def test_process_forked_by_rank_asks_as_that_rank(front_end, notebook):
     cell = """%%xla_spawn -n 1 -o asked_below
 import multiprocessing
 def below(queue): queue.put(input("below? "))
@@ -260,7 +258,7 @@ def f(rank):
     assert notebook.value("asked_below[0]") == "'yes'"
 
 
-def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, notebook):
+def test_hang_report_names_wait_for_an_answer(front_end, notebook):
     cell = "%%xla_spawn -n 1 --hang-after 0.5 -o slow\ndef f(rank): return input('slow? ')"
 
     def answer():
@@ -278,7 +276,7 @@ def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, note
     assert "for an answer" in notebook.value("slow.state.hang.report.verdict")
 
 
-def test_a_debugger_does_not_ask(front_end):
+def test_debugger_does_not_ask(front_end):
     shown, asked = front_end("%%xla_spawn -n 1\ndef f(rank):\n    breakpoint()")
     assert "breakpoint() and pdb exit at once" in shown.result
     assert asked == []

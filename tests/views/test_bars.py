@@ -1,4 +1,4 @@
-"""Progress bars: of a line of tqdm, of a loop under `xla_nb.progress`, of all ranks together."""
+"""Progress bars: from a tqdm line, from a loop under `xla_nb.progress`, and of all ranks."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ LABELS = [
     "eval",
     "epoch 2",
     "b",
-]  # in the order of their beginnings
+]  # in the order in which they started
 
 
 def together(bars):
@@ -29,14 +29,17 @@ TQDM = [
     (" 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]", Bar("", 45, 100, 40.5, 1)),
     ("train:  10%|█ | 1.50k/15.0k [01:02<1:00:09, 2.00s/it]", Bar("train", 1500, 15000, 0.5, 3609)),
     ("  0%|          | 0/8 [00:00<?, ?it/s]", Bar("", 0, 8, None, None)),
-    ("  3%|▎         | 1/30 [00:08<03:52,  8.00s/it]", Bar("", 1, 30, None, None)),  # it compiled
+    (
+        "  3%|▎         | 1/30 [00:08<03:52,  8.00s/it]",
+        Bar("", 1, 30, None, None),
+    ),  # the first item compiled
     ("stream: 29it [00:02,  9.93it/s]", Bar("stream", 29, None)),
     ("100%|██████████| 8/8 [00:02<00:00,  3.9img/s, loss=0.3]", Bar("", 8, 8, 3.9, 0)),
 ]
 
 
 @pytest.mark.parametrize(("line", "bar"), TQDM)
-def test_a_line_of_tqdm_is_a_bar(line, bar):
+def test_tqdm_line_is_a_bar(line, bar):
     assert tqdm(line) == bar
 
 
@@ -50,67 +53,67 @@ def test_other_lines_are_not_bars(line):
 @pytest.mark.parametrize(
     ("change", "eta"), [({"total": None}, None), ({"rate": None}, None), ({"done": 100}, 0.0)]
 )
-def test_time_to_go_may_be_unknown(change, eta):
+def test_remaining_time_may_be_unknown(change, eta):
     loop = Loop(**({"label": "", "done": 25, "total": 100, "rate": 5.0} | change))
     assert bar(loop).eta == eta
 
 
-def test_time_to_go_shrinks_while_an_item_lasts():
+def test_remaining_time_shrinks_during_an_item():
     loop = Loop(label="", done=3, total=6, rate=0.2, since=2.0)
     assert bar(loop).eta == 13.0
-    assert bar(replace(loop, since=9.0)).eta == 10.0  # at least that of the items after it
+    assert bar(replace(loop, since=9.0)).eta == 10.0  # at least the time of the remaining items
 
 
-def test_the_bar_of_a_run_is_that_of_the_rank_furthest_behind():
+def test_run_bar_is_that_of_the_slowest_rank():
     bars = [Bar("x", 30, 100, 10.0, 7.0), Bar("x", 10, 100, 5.0, 18.0)]
     assert together(bars) == bars[1]
     assert together(bars[:1] * 4) == bars[0]
     assert together([]) is None
 
 
-def test_its_pace_is_its_own_and_the_time_to_go_that_of_the_last_to_end():
+def test_run_bar_has_remaining_time_of_last_rank_to_finish():
     bars = [Bar("x", 30, 100, 2.0, 35.0), Bar("x", 10, 100, 5.0, 18.0)]
     assert together(bars) == replace(bars[1], eta=35.0)
 
 
-def test_of_loops_with_other_totals_the_smaller_part_is_behind():
+def test_smaller_fraction_is_behind_if_totals_differ():
     bars = [Bar("", 10, 100, 5.0, 18.0), Bar("", 8, 60, 10.0, 3.0)]
     assert together(bars) == bars[0]
 
 
-def test_of_loops_without_a_total_the_one_that_has_done_least_is_shown():
+def test_smallest_count_is_behind_without_totals():
     bars = [Bar("x", 30, None, 10.0), Bar("x", 10, None, 5.0)]
     assert together(bars) == bars[1]
     assert together([bars[0], replace(bars[1], total=60)]).done == 10
 
 
-def test_the_words_of_the_bar_do_not_depend_on_how_far_ranks_are_apart():
+def test_label_does_not_depend_on_distance_between_ranks():
     labels = {together([Bar("x", done, 9), Bar("x", 4, 9)]).label for done in range(9)}
     assert labels == {"x"}
 
 
-def test_a_rank_in_an_earlier_loop_of_the_same_label_is_behind_one_in_a_later():
+def test_earlier_loop_with_same_label_is_behind():
     bars = [Bar("train", 30, 40, 3.0, 3.0), Bar("train", 5, 40, 9.0, 4.0, number=3)]
     assert together(bars) == bars[0]
-    through = Bar("train", 40, 40, 9.0, 0.0)  # between two of them
+    through = Bar("train", 40, 40, 9.0, 0.0)  # between two loops
     assert together([bars[1], through]) == bars[1]
     assert together([through, through]) == through
 
 
-def test_of_loops_with_other_labels_the_one_that_was_begun_first_is_behind():
+def test_label_that_started_first_is_behind():
     bars = [Bar("eval", 1, 8), Bar("train", 30, 60), Bar("train", 20, 60)]
     assert together(bars) == bars[2]
     ahead = Bar("epoch 2", 21, 30)
     assert together([ahead, ahead, Bar("epoch 1", 8, 30)]).label == "epoch 1"
 
 
-def test_no_time_to_go_is_told_of_a_rank_that_is_done_where_that_of_others_is_not_known():
+def test_finished_rank_gives_no_remaining_time_if_others_are_unknown():
     done, begun = Bar("epoch 1", 40, 40, 9.8, 0.0), Bar("epoch 1", 2, 40)
     assert together([done, begun]) == begun
     assert together([done, replace(begun, rate=8.0, eta=4.8)]).eta == 4.8
 
 
-def test_the_bar_of_ranks_in_other_loops_is_of_one_that_goes_on():
+def test_run_bar_prefers_loops_still_in_progress():
     done = [Bar("a", 30, 30, 3.3, None)] * 7
     going = [Bar("b", 31, 45, 3.3, 4.2)] * 6
     assert together([*done, *going]).label == "b"

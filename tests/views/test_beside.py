@@ -1,4 +1,4 @@
-"""What ranks display, beside a view: in a real kernel, in a terminal, and in reopened runs."""
+"""Displays of ranks next to a view: in a real kernel, in a terminal, and in reopened runs."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ TITLES = ["<Figure size 640x480 with 1 Axes>", "<IPython.core.display.Markdown o
 
 
 def outputs(shown):
-    """What ranks displayed, as a front end has it at the end, without the run's own picture."""
+    """The final displays of ranks in a front end, without the run's own output."""
     made, by_id = [], {}
     for message in shown.messages:
         content = message["content"]
@@ -37,12 +37,12 @@ def outputs(shown):
             made.append(content["data"])
         elif message["msg_type"] == "update_display_data":
             made[by_id[id]] = content["data"]
-    own = "application/vnd.xla-nb.run+json"  # the picture
+    own = "application/vnd.xla-nb.run+json"  # the run's own output
     return [one for one in made if own not in one and one.get("text/plain")]
 
 
 def told(shown):
-    """The text of each of them."""
+    """The text of each display."""
     return [one["text/plain"] for one in outputs(shown)]
 
 
@@ -50,7 +50,7 @@ def told(shown):
 
 
 @pytest.mark.parametrize("view", ["text", "panel"])
-def test_what_ranks_display_is_shown_below_the_view(view, notebook):
+def test_displays_of_ranks_appear_below_the_view(view, notebook):
     shown = notebook.ok(f"%%xla_spawn -n 2 --view {view}\n{SHOWN}")
     each = outputs(shown)
     table = "   column\n0       1\n1       2"
@@ -64,7 +64,7 @@ def test_what_ranks_display_is_shown_below_the_view(view, notebook):
         assert "<th>column</th>" in own[3]["text/html"]
 
 
-def test_it_is_shown_while_the_run_goes_on(notebook, tmp_path):
+def test_displays_appear_during_the_run(notebook, tmp_path):
     go = tmp_path / "go"
     cell = f"""%%xla_spawn -n 1
 import os, time
@@ -86,7 +86,7 @@ def test_equal_displays_of_all_ranks_are_shown_once(notebook):
     assert told(shown) == ["[0–3]", "'same'"]
 
 
-def test_without_a_view_the_run_has_them_and_shows_them(notebook):
+def test_run_without_a_view_shows_and_stores_displays(notebook):
     shown = notebook.ok("%%xla_spawn -n 2 --view none -o shown_run\ndef f(rank): display(rank)")
     assert told(shown) == ["[0]", "0", "[1]", "1"]
     assert notebook.value("shown_run.displays") == "{0: [<Display '0'>], 1: [<Display '1'>]}"
@@ -94,14 +94,14 @@ def test_without_a_view_the_run_has_them_and_shows_them(notebook):
     assert again.data == {"text/plain": "1"}
 
 
-def test_a_run_is_shown_with_what_its_ranks_displayed(notebook):
+def test_displaying_a_run_includes_displays_of_its_ranks(notebook):
     notebook.ok("%%xla_spawn -n 2 --view none -o pictured\ndef f(rank): display(f'of {rank}')")
     shown = notebook.ok("pictured")
     assert "2 ranks finished" in shown.page
     assert told(shown) == ["[0]", "'of 0'", "[1]", "'of 1'"]
 
 
-def test_a_run_in_the_background_shows_them_in_its_own_cell(notebook, tmp_path):
+def test_background_run_shows_displays_in_its_own_cell(notebook, tmp_path):
     gate = repr(str(tmp_path / "gate"))
     cell = (
         "%%xla_spawn -n 2 --bg --view panel -o behind\nimport os, time\ndef f(rank):\n"
@@ -123,7 +123,7 @@ def is_display(message):
     return message["msg_type"] == "display_data"
 
 
-def test_programs_that_launch_by_themselves_show_them_too(notebook):
+def test_xmp_spawn_shows_displays_too(notebook):
     cell = """import torch_xla.distributed.xla_multiprocessing as xmp
 def f(rank):
     from IPython.display import HTML, display
@@ -135,17 +135,17 @@ xmp.spawn(f, nprocs=2)
 
 @pytest.mark.parametrize(
     "runtime",
-    # The kernel keeps the fork server of each runtime's imports.
+    # The kernel keeps a fork server for the imports of each runtime.
     ["spmd", pytest.param("torchax", marks=[pytest.mark.slow, pytest.mark.leaves("processes")])],
 )
-def test_ranks_of_every_runtime_display(runtime, notebook):
+def test_ranks_of_every_runtime_can_display(runtime, notebook):
     if runtime == "torchax":
         need("torchax")
     cell = f"%%xla_spawn -n 2 --runtime {runtime}\ndef f(rank): display(f'from {{rank}}')"
     assert "'from 0'" in told(notebook.ok(cell, timeout=300))
 
 
-def test_figures_left_open_are_shown_when_the_function_raises(notebook):
+def test_open_figures_are_shown_when_the_function_raises(notebook):
     cell = """%%xla_spawn -n 1 --keep-going
 import matplotlib.pyplot as plt
 def f(rank):
@@ -155,7 +155,7 @@ def f(rank):
     assert TITLES[0] in told(notebook.ok(cell))
 
 
-def test_a_killed_rank_has_what_it_had_displayed(notebook):
+def test_displays_of_killed_rank_are_kept(notebook):
     cell = """%%xla_spawn -n 2 --keep-going -o killed_run --grace 1
 import os
 def f(rank):
@@ -167,7 +167,7 @@ def f(rank):
     assert notebook.value("[d.text for d in killed_run.displays[1]]") == "[\"'before'\"]"
 
 
-def test_clearing_and_updating_reach_the_page(notebook):
+def test_clear_output_and_updates_reach_the_page(notebook):
     cell = """%%xla_spawn -n 1
 from IPython.display import clear_output, display
 def f(rank):
@@ -179,7 +179,7 @@ def f(rank):
     assert told(notebook.ok(cell)) == ["[0]", "'new'"]
 
 
-def test_a_live_ranks_update_of_an_earlier_cells_display_is_shown_in_its_own_cell(notebook):
+def test_update_of_display_from_earlier_cell_appears_in_current_cell(notebook):
     try:
         notebook.ok("%%xla\nhandle = display('first', display_id='of a cell')")
         shown = notebook.ok("%%xla\nhandle.update('second')")
@@ -188,7 +188,7 @@ def test_a_live_ranks_update_of_an_earlier_cells_display_is_shown_in_its_own_cel
     assert told(shown) == ["[0–3]", "'second'"]
 
 
-def test_html_that_one_rank_leaves_open_hides_no_other_ranks(notebook):
+def test_unclosed_html_of_one_rank_does_not_hide_other_ranks(notebook):
     shown = notebook.ok(
         "%%xla_spawn -n 2\nfrom IPython.display import HTML\n"
         "def f(rank):\n    display(HTML('<b>whole</b>' if rank else '<!-- open'))"
@@ -198,11 +198,11 @@ def test_html_that_one_rank_leaves_open_hides_no_other_ranks(notebook):
     assert "<b>whole</b>" in own
 
 
-def test_a_reopened_run_shows_them(notebook):
+def test_reopened_run_shows_displays(notebook):
     notebook.ok("%%xla_spawn -n 2 -o to_reopen\ndef f(rank): display(f'kept {rank}')")
     shown = notebook.ok("xla_nb.open_run(to_reopen.name)")
     assert "2 ranks finished" in shown.page
-    assert "[0]\n'kept 0'\n[1]\n'kept 1'" in shown.text  # others may end in the background
+    assert "[0]\n'kept 0'\n[1]\n'kept 1'" in shown.text  # other runs may end in the background
 
 
 # ---------------------------------------------------------------- elsewhere
@@ -229,13 +229,13 @@ def show(text):
     return encode("show", data={"text/plain": text}, metadata={}, id=None, result=False)
 
 
-def test_in_a_script_they_are_lines_of_text(tmp_path, capsys):
+def test_displays_in_a_script_are_lines_of_text(tmp_path, capsys):
     run, view = Run(tmp_path), Recording()
     beside = Beside(view, run)
     beside.draw()
     journal(run, 1).add(show("a\nb"))
     journal(run, 0).add(show("<Figure>"))
-    beside._due = 0.0  # the next look
+    beside._due = 0.0  # check again at once
     assert beside.draw() <= 0.05
     journal(run, 1).add(show("c"))
     beside.finish()
@@ -243,7 +243,7 @@ def test_in_a_script_they_are_lines_of_text(tmp_path, capsys):
     assert view.finished
 
 
-def test_a_long_text_is_cut_in_a_script(tmp_path, capsys):
+def test_long_text_is_truncated_in_a_script(tmp_path, capsys):
     run = Run(tmp_path)
     journal(run, 0).add(show("\n".join("x" * 100)))
     beside = Beside(Recording(), run)
@@ -252,7 +252,7 @@ def test_a_long_text_is_cut_in_a_script(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_script_prints_what_its_ranks_display(tmp_path):
+def test_script_prints_displays_of_its_ranks(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import xla_nb\nfrom IPython.display import display\n"
@@ -265,7 +265,7 @@ def test_a_script_prints_what_its_ranks_display(tmp_path):
     assert "[0] 'rank 0'\n" in done.stdout
 
 
-def test_an_output_is_sent_again_only_when_it_has_changed(monkeypatch):
+def test_output_is_sent_again_only_if_changed(monkeypatch):
     sent = []
 
     class Handle:

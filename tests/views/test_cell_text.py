@@ -1,4 +1,4 @@
-"""What a notebook keeps that is executed without a page, by nbclient, papermill or nbconvert."""
+"""Outputs of notebooks executed without a page, by nbclient, papermill or nbconvert."""
 
 import nbformat
 import pytest
@@ -35,7 +35,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def told():
-    """All that the kernel of the executed notebook says."""
+    """All messages from the kernel of the executed notebook."""
     return []
 
 
@@ -63,12 +63,12 @@ def printed(outputs, name):
 
 
 def picture(output):
-    """HTML and text of the picture of a run."""
+    """The HTML and text of a run."""
     assert output.output_type in ("display_data", "execute_result")
     return output.data["text/html"], output.data["text/plain"]
 
 
-def test_nothing_stays_of_what_the_first_launch_waited_for(executed, told):
+def test_import_message_of_first_launch_is_removed(executed, told):
     outputs = executed["first"]
     assert "importing the ranks' packages" in str(told)
     assert "importing" not in str(outputs)
@@ -76,7 +76,7 @@ def test_nothing_stays_of_what_the_first_launch_waited_for(executed, told):
     assert "[0, 1] works" in str(outputs)
 
 
-def test_the_last_output_is_the_picture_that_a_panel_leaves(executed):
+def test_last_output_is_the_result_that_a_panel_leaves(executed):
     html, text = picture(executed["loop"][-1])
     assert "4 ranks finished" in html
     assert text.startswith("✓ 4 ranks finished in ")
@@ -85,7 +85,7 @@ def test_the_last_output_is_the_picture_that_a_panel_leaves(executed):
     assert 'alt="Chart. loss' in html
 
 
-def test_lines_are_printed_as_they_come_and_are_folded_in_the_picture(executed):
+def test_lines_are_printed_live_and_folded_in_the_result(executed):
     lines = unfolded(printed(executed["loop"], "stdout"))
     assert set(lines[-4:]) == {f"[{rank}] done" for rank in range(4)}
     warned = [one for one in unfolded(printed(executed["loop"], "stderr")) if "is old" in one]
@@ -97,19 +97,19 @@ def test_lines_are_printed_as_they_come_and_are_folded_in_the_picture(executed):
     assert "done" not in before
 
 
-def test_a_bar_is_kept_once_and_not_at_each_of_its_steps(executed):
+def test_only_final_state_of_a_bar_is_saved(executed):
     assert "\n".join(unfolded(printed(executed["loop"], "stderr"))).count("50/50") == 4
     assert "\r" not in printed(executed["loop"], "stdout") + printed(executed["loop"], "stderr")
 
 
-def test_a_cell_that_shows_its_run_does_not_show_it_twice(executed):
+def test_cell_that_returns_its_run_shows_it_once(executed):
     kinds = [one.output_type for one in executed["loop"]]
     drawn = [one for one in executed["loop"] if one.get("data", {}).get("text/html")]
     assert len(drawn) == 1
     assert "execute_result" not in kinds
 
 
-def test_an_error_is_told_by_the_picture_and_the_exception_names_it_in_a_line(executed):
+def test_result_shows_the_error_and_exception_is_one_line(executed):
     *_, shown, error = executed["fails"]
     _, text = picture(shown)
     told = "Rank 1 failed at Cell In[4], line 5: ValueError: boom"
@@ -120,17 +120,17 @@ def test_an_error_is_told_by_the_picture_and_the_exception_names_it_in_a_line(ex
 
 
 @pytest.mark.parametrize("cell", ["hidden", "shown", "again"])
-def test_a_run_that_a_cell_gives_is_shown_as_its_picture(executed, cell):
+def test_run_as_value_of_a_cell_is_displayed(executed, cell):
     (output,) = executed[cell]
     html, text = picture(output)
     assert "1 rank finished" in html
     assert "[0] behind" in text
 
 
-def test_a_run_in_the_background_is_shown_once_where_its_text_comes(notebook):
+def test_background_run_is_shown_once(notebook):
     notebook.ok("%%xla_spawn -n 1 --bg --view text -o later\ndef f(rank): print('a word')")
     shown = notebook.ok("later.wait()")
     pictures = [m for m in shown.messages if m["msg_type"] == "display_data"]
-    assert len(pictures) <= 1  # it may have ended in the cell before
+    assert len(pictures) <= 1  # it may have ended during the previous cell
     assert "1 rank finished" in notebook.ok("later").result
     assert "<b" in notebook.value("later._repr_html_()")

@@ -1,4 +1,4 @@
-"""The panel of live ranks in a real kernel whose client speaks only the messages.
+"""The panel of live ranks in a real kernel with a client that uses only messages.
 
 The page itself is tested in tests/browser.
 """
@@ -13,14 +13,14 @@ import pytest
 
 from tests.support.kernel import Notebook
 
-#: That of the newest ranks: other tests may have shown some that died.
+#: The panel of the newest ranks: other tests may have left panels of ranks that died.
 PANEL = "from xla_nb import live\n*_, panel = live._shown().values()"
-#: Wait until the panel has told all, and rests.
+#: Wait until the panel has sent everything and is idle.
 REST = "while panel._next - time.monotonic() < 10:\n    time.sleep(0.01)"
 
 
 class Panel:
-    """The panel that a cell has opened, as its page hears it and speaks to it."""
+    """The panel that a cell opened: receives its messages and sends requests."""
 
     def __init__(self, notebook: Notebook, shown) -> None:
         self.notebook, self.shown = notebook, shown
@@ -40,7 +40,7 @@ class Panel:
         client.shell_channel.send(client.session.msg("comm_msg", content))
 
     def hear(self, wanted):
-        """The first message of the kernel's that `wanted` accepts."""
+        """The first message from the kernel that `wanted` accepts."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             message = self.notebook.client.get_iopub_msg(timeout=60)
@@ -57,12 +57,12 @@ class Panel:
         return self.hear(wanted)["data"]["content"]
 
     def whole(self):
-        """All that is to be told now."""
+        """Request and return the whole message."""
         self.ask("whole")
         return self.answer("news", whole=True)
 
     def end(self):
-        """What takes the widget's place."""
+        """The output that replaces the widget."""
         return self.hear(
             lambda m: (
                 m["msg_type"] == "update_display_data"
@@ -73,7 +73,7 @@ class Panel:
 
 @pytest.fixture
 def in_panel(kernel):
-    """A kernel whose front end shows panels."""
+    """A kernel with `view=panel`."""
     kernel.ok("import time\n%xla_config view=panel")
     yield kernel
     kernel.ok("%xla_config view=None")
@@ -81,7 +81,7 @@ def in_panel(kernel):
 
 @pytest.fixture
 def panel(in_panel):
-    """Two live ranks, shown."""
+    """The panel of two live ranks."""
     opened = Panel(in_panel, in_panel.ok("%xla_start -n 2"))
     in_panel.ok(PANEL)
     yield opened
@@ -90,21 +90,21 @@ def panel(in_panel):
 
 
 def quiet(notebook, code):
-    """Run a cell for live ranks that shows nothing itself."""
+    """Run a cell on the live ranks without a view of its own."""
     return notebook.run(f"%%xla --view none\n{code}")
 
 
-# ---------------------------------------------------------------- what it tells
+# ---------------------------------------------------------------- messages to the page
 
 
 def cells(told):
-    """The rows of the list of cells, in words, newest first."""
+    """The rows of the list of cells as text, newest first."""
     rows = re.findall(r"<tr.*?</tr>", told["parts"]["cells"])[1:]
     words = ([re.sub(r"<.*?>", "", one) for one in re.findall(r"<td.*?</td>", row)] for row in rows)
     return [[unescape(word) for word in row] for row in words]
 
 
-def test_live_ranks_are_idle_and_have_run_no_cell(panel):
+def test_new_live_ranks_are_idle_and_list_no_cells(panel):
     whole = panel.whole()
     assert whole["ranks"] == [0, 1]
     about = whole["about"]
@@ -113,7 +113,7 @@ def test_live_ranks_are_idle_and_have_run_no_cell(panel):
     assert whole["parts"]["cells"] == ""
 
 
-def test_cells_are_told_with_their_ranks_and_how_they_went(panel, kernel):
+def test_cells_are_listed_with_ranks_and_outcome(panel, kernel):
     quiet(kernel, "1 + 1")
     kernel.run("%%xla 1 --view none\n1 / 0")
     second, first = cells(panel.whole())
@@ -124,14 +124,14 @@ def test_cells_are_told_with_their_ranks_and_how_they_went(panel, kernel):
     assert second[1].startswith("Cell In[")
 
 
-def test_a_cell_took_as_long_in_the_list_as_its_own_view_tells(panel, kernel):
+def test_list_shows_same_cell_duration_as_the_run(panel, kernel):
     kernel.ok("%%xla --view none -o own_\nimport time\ntime.sleep(0.3)")
     (cell,) = cells(panel.whole())
     own = "__import__('xla_nb.views.facts').views.facts.took(own_.elapsed)"
     assert cell[4] == eval(kernel.value(own))
 
 
-def test_what_runs_now_is_told(panel, kernel):
+def test_running_cell_is_shown(panel, kernel):
     kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
     told = panel.answer("news")
     while not told.get("parts", {}).get("cells"):
@@ -142,7 +142,7 @@ def test_what_runs_now_is_told(panel, kernel):
     kernel.ok("busy_.stop()\nbusy_.join_end()")
 
 
-def test_the_details_of_a_chosen_rank_come_though_the_ranks_rest(panel, kernel):
+def test_details_of_selected_rank_are_sent_while_ranks_are_idle(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok(REST)
     panel.ask("focus", rank=1)
@@ -153,15 +153,15 @@ def test_the_details_of_a_chosen_rank_come_though_the_ranks_rest(panel, kernel):
     assert told["about"]["focus"] == 1
 
 
-def test_ranks_that_rest_are_told_nothing_of(panel, kernel):
+def test_idle_ranks_cause_no_messages(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok(f"{REST}\nbefore = panel._sequence")
     wake = "with panel.run.changed: panel.run.changed.notify_all()"
-    kernel.ok(f"panel._next, panel._seen = 0.0, None\n{wake}\n{REST}")  # it looks again
+    kernel.ok(f"panel._next, panel._seen = 0.0, None\n{wake}\n{REST}")  # the panel checks again
     assert kernel.value("panel._sequence - before") == "0"
 
 
-def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
+def test_saved_snapshot_shows_call_for_the_result(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok("while panel._saved_of != panel._mark():\n    time.sleep(0.01)")
     text = kernel.value("panel._saved_snapshot()['text/plain']")
@@ -172,7 +172,7 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
 # ---------------------------------------------------------------- the end
 
 
-def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
+def test_shutdown_request_is_acknowledged_and_ends_the_ranks(panel, kernel):
     quiet(kernel, "x = 1")
     panel.ask("shutdown", request=7)
     assert panel.answer("ack")["request"] == 7
@@ -183,7 +183,7 @@ def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
     assert "There are no live ranks" in kernel.run("%xla_ranks").error
 
 
-def test_ranks_that_are_shut_down_leave_a_picture_and_close_the_widget(panel, kernel):
+def test_shutdown_closes_the_widget(panel, kernel):
     panel.whole()
     kernel.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.1")
     shown = kernel.ok("%xla_shutdown")
@@ -192,14 +192,14 @@ def test_ranks_that_are_shut_down_leave_a_picture_and_close_the_widget(panel, ke
     kernel.ok("import time\nwhile panel._page.comm is not None: time.sleep(0.02)")
 
 
-def test_ranks_that_were_idle_for_too_long_say_so(in_panel):
+def test_idle_timeout_is_shown_as_end_reason(in_panel):
     panel = Panel(in_panel, in_panel.ok("%xla_start -n 1 --name short --idle 0.5"))
     told = panel.end()["text/plain"]
     assert "1 live rank ended after 0.5 s without a cell (--idle)" in told
     in_panel.ok("%xla_shutdown short")
 
 
-def test_ranks_shown_again_are_shown_there_alone_with_their_last_minute(panel, kernel):
+def test_xla_ranks_moves_panel_and_keeps_last_minute(panel, kernel):
     quiet(kernel, "import time; time.sleep(2)")
     again = kernel.ok("%xla_ranks")
     moved = Panel(kernel, again)
@@ -210,12 +210,12 @@ def test_ranks_shown_again_are_shown_there_alone_with_their_last_minute(panel, k
     assert len(moved.displays) == 2
 
 
-def test_displaying_the_ranks_in_code_shows_their_panel(panel, kernel):
+def test_displaying_ranks_from_code_shows_their_panel(panel, kernel):
     moved = Panel(kernel, kernel.ok("xla_nb.ranks()"))
     assert moved.whole()["about"]["title"] == "2 live ranks, idle"
 
 
-def test_a_panel_that_fails_harms_no_rank_and_is_tried_again(panel, kernel):
+def test_failing_panel_does_not_affect_ranks_and_is_retried(panel, kernel):
     kernel.ok("def broken(now): raise OSError('no page')\npanel._send_news = broken")
     quiet(kernel, "kept = rank")
     kernel.ok("%%xla -o kept_ --view none\nkept")

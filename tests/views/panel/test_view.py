@@ -1,4 +1,4 @@
-"""The panel's messages, and its view in a real kernel whose client speaks only the messages.
+"""The panel's messages, and its view in a real kernel with a client that uses only messages.
 
 The page itself is tested in tests/browser.
 """
@@ -19,7 +19,7 @@ from xla_nb.views import facts
 from xla_nb.views.panel.messages import PanelNews
 from xla_nb.views.snapshot import Card, Diagnosis, Series, Snapshot
 
-# ---------------------------------------------------------------- to the page
+# ---------------------------------------------------------------- messages to the page
 
 
 def snapshot(*cards, **about):
@@ -32,7 +32,7 @@ def sample(**figures):
     return Sample(at=1.0, since=1.0, **figures)
 
 
-def test_news_has_only_what_changed():
+def test_news_contains_only_changes():
     news = PanelNews()
     one, stepped = (Card(1, sample=sample(steps=steps)) for steps in (1, 2))
     first = news.of(snapshot(Card(0), one))
@@ -46,22 +46,22 @@ def test_news_has_only_what_changed():
     }
 
 
-def test_what_lasts_on_is_no_news():
-    """The page counts the seconds."""
+def test_passing_time_is_not_news():
+    """The page itself counts the seconds."""
     news, began = PanelNews(), 1000.0
     whole = replace(snapshot(Card(0)), started=began, now=began + 0.2)
     news.of(whole)
     assert news.of(replace(whole, now=began + 0.7)) == {}
 
 
-def test_the_chosen_rank_has_its_details():
+def test_news_has_details_of_selected_rank():
     told = PanelNews().of(snapshot(Card(0), Card(1, pid=77)), focus=1)
     assert told["about"]["focus"] == 1
     assert "pid 77" in told["parts"]["detail"]
     assert PanelNews().of(snapshot(Card(0)), focus=9)["parts"]["detail"] == ""
 
 
-def test_a_figure_is_sent_whole_where_it_has_changed():
+def test_changed_figures_are_sent_whole():
     news = PanelNews()
 
     def sent(lines, focus=None):
@@ -74,7 +74,7 @@ def test_a_figure_is_sent_whole_where_it_has_changed():
     assert sent({0: [(0, 1.0), (1, 2.0)]}, focus=0) == ["loss", "lr"]
 
 
-def test_what_cannot_be_drawn_is_a_gap_and_the_last_value_is_in_words():
+def test_nonfinite_values_are_gaps_and_last_value_is_text():
     nothing = float("nan")
     lines = {0: [(0, nothing), (1, 2.0), (2, float("inf")), (nothing, 1.0)], 1: [(0, 0.1)]}
     told = PanelNews().of(replace(snapshot(), series=(Series("loss", lines),)))
@@ -88,13 +88,13 @@ def test_what_cannot_be_drawn_is_a_gap_and_the_last_value_is_in_words():
 @pytest.mark.parametrize(
     ("exact", "told"), [(True, ("step", "207 ms")), (False, ("per sync", "≈ 210 ms"))]
 )
-def test_the_time_of_a_step_has_the_digits_that_are_known(exact, told):
+def test_step_time_shows_only_known_digits(exact, told):
     seen = sample(items=9 * exact)
     step, *_ = facts.of_steps(Card(0, step=0.2068, sample=seen))
     assert (step.label, step.value) == told
 
 
-def test_the_diagnosis_is_sent_with_its_level_and_ranks():
+def test_diagnosis_is_sent_with_level_and_ranks():
     late = Diagnosis("3 ranks have been waiting 16 s for rank 2, at line 6", "warning", (2,))
     about = PanelNews().of(snapshot(diagnosis=late))["about"]
     assert about["title"] == late.sentence
@@ -116,7 +116,7 @@ def test_everything_is_sent_again_after_forget():
 
 
 class Page:
-    """What one cell's messages tell a page."""
+    """The messages of one cell, as a page receives them."""
 
     def __init__(self, messages):
         self.messages = messages
@@ -135,7 +135,7 @@ class Page:
 
     @property
     def whole(self):
-        """The latest of each part of the news."""
+        """The latest value of each part of the news."""
         parts = {}
         for message in self.news:
             parts.update(message)
@@ -143,7 +143,7 @@ class Page:
 
     @property
     def shown(self):
-        """The displays of the cell at its end, in order."""
+        """The final displays of the cell, in order."""
         displays = {}
         for m in self.messages:
             if m["msg_type"] in ("display_data", "update_display_data"):
@@ -169,7 +169,7 @@ def heard(page: Page) -> set[tuple[int, str]]:
 
 
 def held(notebook: Notebook, gate: Path) -> Page:
-    """What is told of ranks that print, and then live on until the page has heard of it all."""
+    """The messages of ranks that print and then run until the page has received all lines."""
 
     def look(shown):
         if heard(Page(shown.messages)) >= LINES:
@@ -178,7 +178,7 @@ def held(notebook: Notebook, gate: Path) -> Page:
     return Page(notebook.run(PRINT + HOLD.format(gate=str(gate)), during=look).messages)
 
 
-def test_the_page_gets_ranks_and_output(notebook, tmp_path):
+def test_page_receives_ranks_and_output(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
     assert page.whole["ranks"] == [0, 1]
     assert any(
@@ -193,10 +193,10 @@ def test_messages_are_numbered_without_gaps(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
     assert [m["seq"] for m in page.news] == list(range(1, len(page.news) + 1))
     assert page.news[0]["whole"]
-    assert not any("uplot" in message for message in page.news)  # what draws charts
+    assert not any("uplot" in message for message in page.news)  # the chart library
 
 
-def test_the_snapshot_that_a_panel_hides_goes_before_the_panel_does(notebook):
+def test_hidden_snapshot_is_removed_before_the_panel(notebook):
     updates = [
         update["data"]["text/plain"]
         for update in launched(notebook, PRINT).of("update_display_data")
@@ -205,7 +205,7 @@ def test_the_snapshot_that_a_panel_hides_goes_before_the_panel_does(notebook):
     assert "2 ranks finished" in updates[-1]
 
 
-def test_what_draws_charts_is_sent_once_there_are_figures(notebook, tmp_path):
+def test_chart_library_is_sent_once_and_only_with_figures(notebook, tmp_path):
     report = PRINT.replace("    print", "    import xla_nb\n    xla_nb.report(n=n)\n    print")
     gate = tmp_path / "go"
 
@@ -217,7 +217,7 @@ def test_what_draws_charts_is_sent_once_there_are_figures(notebook, tmp_path):
     assert sum("uplot" in message for message in page.news) == 1
 
 
-def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):
+def test_flood_causes_at_most_twenty_bounded_messages_per_second(notebook):
     flood = "%%xla_spawn -n 2 --view panel -o flood\nimport time\nend = time.time() + 2\n"
     flood += "while time.time() < end:\n    print('x' * 100)"
     page = launched(notebook, flood)
@@ -229,7 +229,7 @@ def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):
     assert sent <= int(notebook.value("total"))
 
 
-def test_an_ended_run_leaves_html_and_text_without_the_widget(notebook):
+def test_ended_run_leaves_html_and_text_without_the_widget(notebook):
     page = launched(notebook, PRINT)
     final, beside = page.shown
     assert set(final) == {"text/html", "text/plain", "application/vnd.xla-nb.run+json"}
@@ -239,11 +239,11 @@ def test_an_ended_run_leaves_html_and_text_without_the_widget(notebook):
     assert beside["text/html"] == ""
 
 
-def test_the_widget_of_an_ended_run_is_closed_when_a_page_has_had_time_to_load_it(notebook):
+def test_widget_of_ended_run_closes_after_time_to_load(notebook):
     page = launched(notebook, PRINT)
     opened = {m["comm_id"] for m in page.of("comm_open")}
-    closed = {m["comm_id"] for m in page.of("comm_close")}  # perhaps of one before
-    assert not closed & opened  # a page that loads it would report an error
+    closed = {m["comm_id"] for m in page.of("comm_close")}  # may include an earlier widget
+    assert not closed & opened  # a page still loading it would report an error
     notebook.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.1")
     page = launched(notebook, PRINT)
     opened = {m["comm_id"] for m in page.of("comm_open")}
@@ -255,14 +255,14 @@ def test_the_widget_of_an_ended_run_is_closed_when_a_page_has_had_time_to_load_i
     notebook.ok("widget._LOADS = waits")
 
 
-def test_a_saved_snapshot_is_displayed_from_the_start(notebook):
+def test_saved_snapshot_is_displayed_from_the_start(notebook):
     page = launched(notebook, PRINT)
     widget, beside = page.of("display_data")[:2]
     assert "application/vnd.jupyter.widget-view+json" in widget["data"]
     assert "Cell In[" in beside["data"]["text/plain"]
 
 
-def test_a_failed_cell_raises_a_short_error_beside_the_panel(notebook):
+def test_failed_cell_raises_a_short_error_below_the_panel(notebook):
     failed = notebook.run(
         "%%xla_spawn -n 2 --view panel\ndef f(rank):\n    raise ValueError('boom')"
     )
@@ -273,7 +273,7 @@ def test_a_failed_cell_raises_a_short_error_beside_the_panel(notebook):
     assert "line 3" in html
 
 
-def test_output_that_looks_like_html_is_escaped(notebook):
+def test_output_with_html_is_escaped(notebook):
     evil = "<script>alert(1)</script></pre></div><img src=x onerror=alert(2)>"
     page = launched(notebook, f"%%xla_spawn -n 1 --view panel\nprint({evil!r})")
     final = page.shown[0]["text/html"]
@@ -285,7 +285,7 @@ def test_output_that_looks_like_html_is_escaped(notebook):
 # ---------------------------------------------------------------- requests
 
 
-# Once a rank has printed, it is at the one line of its loop.
+# After it has printed, a rank is at the only line of its loop.
 BEHIND = """%%xla_spawn -n 2 --view panel --bg -o behind
 import time
 for n in range(9000): print(n); time.sleep(0.1)
@@ -294,8 +294,8 @@ for n in range(9000): print(n); time.sleep(0.1)
 
 @pytest.fixture
 def behind(notebook):
-    """The page of a background run whose ranks have both printed: `ask` sends a message, `answer`
-    waits for one."""
+    """The page of a background run in which both ranks have printed: `ask` sends a message and
+    `answer` waits for one."""
     page = Asking(notebook, launched(notebook, BEHIND))
     printed = set()
     while printed != {0, 1}:
@@ -341,13 +341,13 @@ class Asking:
         return self.hear(wanted)["content"]["data"]["content"]
 
 
-def test_everything_is_sent_again_at_the_pages_request(behind):
+def test_page_can_request_whole_message(behind):
     behind.ask("whole")
     whole = behind.answer("news", whole=True)
     assert whole["ranks"] == [0, 1]
 
 
-def test_a_page_that_asks_gets_the_lines_before(behind):
+def test_whole_message_includes_earlier_lines(behind):
     behind.answer("news")
     behind.ask("whole")
     before = behind.answer("news", whole=True)["before"]
@@ -355,21 +355,21 @@ def test_a_page_that_asks_gets_the_lines_before(behind):
     assert told == [(0, 0, "0"), (1, 0, "0")]
 
 
-def test_a_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):
+def test_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):
     behind.ask("stop", request=7)
     assert behind.answer("ack")["request"] == 7
     behind.notebook.ok("assert behind._ended.wait(60)")
     assert "Stopped by the Stop button" in notebook.value("behind.state.stopping")
 
 
-def test_stacks_name_the_line_of_each_rank(behind):
+def test_stacks_show_the_line_of_each_rank(behind):
     behind.ask("stacks", request=8)
     told = behind.answer("stacks")["html"]
     assert "ranks 0, 1" in told
     assert re.search(r"Cell In\[\d+\], line 3", told)
 
 
-def test_earlier_output_comes_from_the_record(behind):
+def test_earlier_output_is_read_from_the_record(behind):
     behind.hear(
         lambda m: any(
             one["lines"] and one["start"] > 20
@@ -381,7 +381,7 @@ def test_earlier_output_comes_from_the_record(behind):
     assert (answer["start"], answer["lines"]) == (2, ["1", "2", "3"])
 
 
-def test_requests_of_an_unknown_type_or_for_other_files_are_ignored_and_logged(behind, notebook):
+def test_unknown_requests_and_other_files_are_ignored_and_logged(behind, notebook):
     notebook.ok(
         "import logging, io; log = io.StringIO()\n"
         "logging.getLogger('xla_nb.views.panel.view').addHandler(logging.StreamHandler(log))"
@@ -390,7 +390,7 @@ def test_requests_of_an_unknown_type_or_for_other_files_are_ignored_and_logged(b
     behind.ask("earlier", request=9, rank=1, stream="result", before=8, count=3)
     behind.ask("earlier", request=9, rank="../x", stream="out", before=8, count=3)
     behind.ask("stacks", request=8)
-    behind.answer("stacks")  # those before have been handled
+    behind.answer("stacks")  # the earlier requests have been handled
     logged = notebook.value("log.getvalue()")
     assert "'exec'" in logged
     assert "'result' of rank 1" in logged
