@@ -1,4 +1,4 @@
-"""What ranks display and ask, in JupyterLab: live, in the saved file, and opened untrusted."""
+"""Displays and questions of ranks in JupyterLab: live, saved, and opened untrusted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ raise ValueError("costs $1 and $2")
 
 
 def pictures_are_drawn(run: Flow, ranks: int) -> None:
-    """Each rank has its picture, below its name."""
+    """Check that each rank has a picture below its name."""
     pictures = run.output.locator("img[src^='data:image/png']")
     expect(pictures).to_have_count(ranks)
     for rank in range(ranks):
@@ -64,7 +64,7 @@ def pictures_are_drawn(run: Flow, ranks: int) -> None:
         assert pictures.nth(rank).evaluate("image => image.naturalWidth") > 300
 
 
-def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
+def test_figures_of_four_ranks_are_shown_live_and_in_saved_cell(
     notebook: LabNotebook, lab: Lab, viewer: LabNotebook
 ) -> None:
     need("matplotlib")
@@ -90,7 +90,7 @@ def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
     assert viewer.page.evaluate("window.hacked") is None
 
 
-def test_a_rank_asks_in_the_cell(notebook: LabNotebook) -> None:
+def test_rank_asks_in_its_cell(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", ASK)
     box = run.output.locator("input.jp-Stdin-input")
     expect(run.output.locator(".jp-Stdin-prompt")).to_have_text("rank 1 asks: your name? ")
@@ -110,7 +110,7 @@ def test_stop_ends_a_question(notebook: LabNotebook) -> None:
     notebook.execute("'and the next cell runs'")
 
 
-def test_a_question_that_is_withdrawn_keeps_no_cell_from_running(notebook: LabNotebook) -> None:
+def test_withdrawn_question_does_not_block_the_next_cell(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", WITHDRAW)
     box = run.output.locator("input.jp-Stdin-input")
     expect(box).to_be_enabled()
@@ -122,7 +122,7 @@ def test_a_question_that_is_withdrawn_keeps_no_cell_from_running(notebook: LabNo
     notebook.execute("'and the next cell runs'")
 
 
-def test_dollars_are_mathematics_in_what_a_rank_displays_and_nowhere_else(
+def test_dollar_signs_mean_math_only_in_displays(
     notebook: LabNotebook,
 ) -> None:
     run = flow(notebook, "-n 2", DOLLARS)

@@ -22,7 +22,7 @@ for _ in range(3000):
 """
 
 
-def test_ranks_print_into_the_cell(notebook: LabNotebook) -> None:
+def test_ranks_print_in_the_cell(notebook: LabNotebook) -> None:
     shown = notebook.text(notebook.execute(HELLO))
     assert "[0] rank 0 of 2" in shown
     assert "[1] rank 1 of 2" in shown
@@ -40,7 +40,7 @@ def test_interrupt_ends_the_run(notebook: LabNotebook) -> None:
     assert "2 ranks finished" in notebook.text(notebook.execute(HELLO))
 
 
-def test_a_cell_can_run_again_and_again(notebook: LabNotebook) -> None:
+def test_cell_can_run_repeatedly(notebook: LabNotebook) -> None:
     cell = notebook.add(HELLO)
     prompts = []
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_a_cell_can_run_again_and_again(notebook: LabNotebook) -> None:
 
 
 @pytest.mark.slow
-def test_a_theme_belongs_to_one_page(notebook: LabNotebook, lab: Lab) -> None:
+def test_theme_applies_to_one_page(notebook: LabNotebook, lab: Lab) -> None:
     notebook.theme(DARK)
     with lab.open(["1"], kernel=False) as another:
         assert another.page.locator("body").get_attribute("data-jp-theme-name") == LIGHT
@@ -60,7 +60,7 @@ def test_a_theme_belongs_to_one_page(notebook: LabNotebook, lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_restarted_kernel_has_no_variables(lab: Lab) -> None:
+def test_restarted_kernel_has_no_variables(lab: Lab) -> None:
     with lab.open(["x = 1"]) as notebook:
         notebook.run(0)
         notebook.done(0)
@@ -69,7 +69,7 @@ def test_a_restarted_kernel_has_no_variables(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
+def test_shutdown_ends_the_kernel_and_its_processes(lab: Lab) -> None:
     source = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, os.getpid())"
     notebook = lab.open([source])
     notebook.run(0)
@@ -84,12 +84,12 @@ def test_shutdown_ends_the_kernel_and_what_it_started(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("ci", "outcome", "line"),
     [("", "1 skipped", f"1 browser tests skipped: {MISSING}"), ("true", "1 error", MISSING)],
-    ids=["skipped", "not in CI"],
+    ids=["local", "ci"],
 )
-def test_a_machine_without_a_browser_is_reported(
+def test_missing_browser_skips_locally_and_fails_in_ci(
     ci: str, outcome: str, line: str, tmp_path: Path
 ) -> None:
-    test = f"{Path(__file__)}::test_a_restarted_kernel_has_no_variables"
+    test = f"{Path(__file__)}::test_restarted_kernel_has_no_variables"
     done = subprocess.run(
         [
             *[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

@@ -1,4 +1,4 @@
-"""Where long sentences are broken in JupyterLab: between words."""
+"""Long sentences in JupyterLab wrap only between words."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ REFUSED = """\
 opened = open("/etc/hostname")
 import xla_nb
 xla_nb.spawn(opened.read)"""
-# Words that stand in two lines, though each would fit in one.
+# Finds words that wrap although they would fit on a line.
 BROKEN = """output => {
     const broken = [];
     const walker = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
@@ -37,7 +37,7 @@ BROKEN = """output => {
 
 
 def wide(notebook: LabNotebook, *widths: int) -> Iterator[int]:
-    """The page as wide as each of these, one after the other."""
+    """Set the page to each of these widths in turn."""
     try:
         for width in widths:
             notebook.page.set_viewport_size({"width": width, "height": 900})
@@ -51,7 +51,7 @@ def broken(notebook: LabNotebook, cell: int) -> list[str]:
     return list(notebook.output(cell).evaluate(BROKEN))
 
 
-def test_no_word_of_an_error_is_broken(notebook: LabNotebook) -> None:
+def test_errors_wrap_only_between_words(notebook: LabNotebook) -> None:
     def broken_at_any_width(cell: int) -> list[str]:
         return [word for _ in wide(notebook, 1280, 1100) for word in broken(notebook, cell)]
 
@@ -67,7 +67,7 @@ def test_no_word_of_an_error_is_broken(notebook: LabNotebook) -> None:
     assert broken_at_any_width(refused) == []
 
 
-# The same of numbers with their units, and of dates.
+# The same for dates and for numbers with their units.
 PARTED = BROKEN.replace("/\\S+/g", r"/\d (?:s|ms|min|[KMGT]iB|%)(?!\w)|\d{4}-\d\d-\d\d \d\d:\d\d/g")
 RETURNS = """\
 %%xla_spawn -n 4 --view panel
@@ -78,7 +78,7 @@ def train(rank):
 """
 
 
-def test_numbers_stay_with_their_units_and_replies_in_whole_words(notebook: LabNotebook) -> None:
+def test_numbers_do_not_wrap_before_their_units(notebook: LabNotebook) -> None:
     ran, settings = notebook.execute(RETURNS), notebook.execute("%xla_config")
     output = notebook.output(ran)
     notebook.wait_for("4 ranks finished", ran)

@@ -1,4 +1,4 @@
-"""Which view a run gets when no option names one."""
+"""The default view of a run."""
 
 from types import SimpleNamespace
 
@@ -15,30 +15,30 @@ def default(parent, names=(), modules=("anywidget",)):
     return choose.default(parent, names, modules)
 
 
-def test_a_front_end_that_sends_the_cell_id_gets_the_panel():
+def test_front_end_that_sends_cell_id_gets_the_panel():
     assert default(LAB) == "panel"
 
 
-@pytest.mark.parametrize("parent", [NBCLIENT, {}], ids=["nbclient", "a terminal"])
-def test_a_front_end_that_sends_no_cell_id_gets_text(parent):
+@pytest.mark.parametrize("parent", [NBCLIENT, {}], ids=["nbclient", "terminal"])
+def test_front_end_without_cell_id_gets_text(parent):
     assert default(parent) == "text"
 
 
-def test_colab_and_vs_code_get_the_panel_without_a_cell_id():
+def test_colab_and_vs_code_get_the_panel_without_cell_id():
     assert default({}, modules={"anywidget", "google.colab"}) == "panel"
     assert default({}, names={"__vsc_ipynb_file__"}) == "panel"
 
 
-def test_without_anywidget_the_view_is_text(monkeypatch):
+def test_text_is_used_without_anywidget(monkeypatch):
     monkeypatch.setattr(choose, "find_spec", lambda name: None)
     assert default(LAB, modules=()) == "text"
 
 
-def test_every_view_that_an_option_may_name_can_be_made():
+def test_every_view_option_has_a_maker():
     assert set(choose._MAKERS) == set(VIEWS) == {"panel", "text", "none"}
 
 
-def test_a_run_whose_view_cannot_be_made_is_stopped(monkeypatch):
+def test_run_is_stopped_if_its_view_cannot_be_created(monkeypatch):
     def broken(run):
         raise OSError
 

@@ -1,4 +1,4 @@
-"""The loop that waits for a run: to its end, through interrupts, without losing a line."""
+"""The loop that follows a run to its end, handles interrupts and loses no lines."""
 
 import io
 import signal
@@ -18,7 +18,7 @@ def drawing(draw, finish=lambda: None):
     return SimpleNamespace(draw=draw, finish=finish, withdraw=lambda: None)
 
 
-def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
+def test_run_is_followed_until_all_output_is_shown(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)
     run.prints(0, "one\ntwo")
@@ -27,7 +27,7 @@ def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
     assert run.stopped == []
 
 
-def test_a_view_that_fails_says_so_once_and_ends_no_run(tmp_path, caplog, monkeypatch):
+def test_failing_view_is_logged_once_and_does_not_end_the_run(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("xla_nb.views.loop._RETRY", 0.0)
     run, ends = Run(tmp_path, looks=6), []
 
@@ -46,7 +46,7 @@ def test_a_view_that_fails_says_so_once_and_ends_no_run(tmp_path, caplog, monkey
     assert " (ValueError: no picture). `xla_nb.open_run('" in unshown
 
 
-def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
+def test_urgent_news_is_drawn_at_once_even_if_view_is_idle(tmp_path):
     run, pauses = Run(tmp_path, looks=3), iter([600.0, 0.0])
 
     def draw():
@@ -57,7 +57,7 @@ def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
     assert next(pauses, None) is None
 
 
-def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
+def test_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
     run = Run(tmp_path, looks=6)
     view = viewing(run)
     drawn, before = [], signal.getsignal(signal.SIGINT)
@@ -76,7 +76,7 @@ def test_an_interrupted_run_is_followed_until_it_has_stopped(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path):
+def test_interrupt_after_ranks_returned_is_raised(tmp_path):
     run = Run(tmp_path, ranks=1, looks=1)
     run.state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
 
@@ -87,7 +87,7 @@ def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path
         follow(run, drawing(lambda: 0.0, finish))
 
 
-def test_an_interrupt_loses_no_line(tmp_path):
+def test_interrupt_loses_no_line(tmp_path):
     class Interrupted(io.StringIO):
         def write(self, shown):
             signal.raise_signal(signal.SIGINT)
@@ -101,7 +101,7 @@ def test_an_interrupt_loses_no_line(tmp_path):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_an_interrupt_of_a_kernel_that_is_to_end_is_told_as_its_end(tmp_path, monkeypatch, ends):
+def test_interrupt_from_kernel_shutdown_is_reported_as_shutdown(tmp_path, monkeypatch, ends):
     run = Run(tmp_path, looks=6)
     shell = SimpleNamespace(exit_now=False)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
@@ -117,7 +117,7 @@ def test_an_interrupt_of_a_kernel_that_is_to_end_is_told_as_its_end(tmp_path, mo
     assert run.state.stopping.endswith(told)
 
 
-def test_an_interrupt_during_a_launch_stops_the_run_that_is_followed_then(tmp_path):
+def test_interrupt_during_launch_stops_the_launched_run(tmp_path):
     run = Run(tmp_path, looks=6)
     before = signal.getsignal(signal.SIGINT)
     with launching():
@@ -127,7 +127,7 @@ def test_an_interrupt_during_a_launch_stops_the_run_that_is_followed_then(tmp_pa
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_of_which_no_run_has_heard_is_raised_after_the_launch():
+def test_interrupt_during_launch_without_run_is_raised_afterwards():
     reached = []
     with pytest.raises(KeyboardInterrupt), launching():
         signal.raise_signal(signal.SIGINT)
@@ -135,7 +135,7 @@ def test_an_interrupt_of_which_no_run_has_heard_is_raised_after_the_launch():
     assert reached
 
 
-def test_an_interrupt_ends_a_launch_that_waits():
+def test_interrupt_ends_a_waiting_launch():
     reached = []
     with pytest.raises(KeyboardInterrupt), launching() as end_if_interrupted:
         end_if_interrupted()
@@ -146,7 +146,7 @@ def test_an_interrupt_ends_a_launch_that_waits():
     assert reached == [True]
 
 
-def test_a_second_interrupt_ends_a_launch_at_once():
+def test_second_interrupt_ends_launch_at_once():
     reached = []
     with pytest.raises(KeyboardInterrupt), launching():
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What ranks display, as outputs of a cell."""
+"""Displays of ranks as outputs of a cell."""
 
 import base64
 
@@ -26,11 +26,11 @@ def shown(**ranks):
 
 
 def told(**ranks):
-    """The text of each output of what ranks show: told(r0=[...], r1=[...])."""
+    """The text of each output for displays of ranks: `told(r0=[...], r1=[...])`."""
     return [one.data["text/plain"] for one in rank_outputs.outputs(shown(**ranks))]
 
 
-def test_without_displays_there_is_no_output():
+def test_ranks_without_displays_have_no_output():
     assert rank_outputs.outputs(shown(r0=[], r1=[])) == []
     assert rank_outputs.alone(shown(r0=[])) == []
 
@@ -41,13 +41,13 @@ def test_each_display_is_an_output_below_its_rank():
     ]
 
 
-def test_the_front_end_draws_a_display_as_it_is():
+def test_displays_are_passed_to_the_front_end_unchanged():
     display = markdown("**m**", metadata={"a": 1})
     _, own = rank_outputs.outputs(shown(r0=[display]))
     assert (own.data, own.metadata) == (display.data, display.metadata)
 
 
-def test_ranks_that_show_the_same_are_shown_once():
+def test_equal_displays_of_ranks_are_shown_once():
     same = [figure(), text("same", id="a")]
     each = {"r0": same, "r1": [figure(), text("same", id="b")], "r2": same, "r3": [text("x")]}
     assert told(**each) == ["[0–2]", "<Figure>", "same", "[3]", "x"]
@@ -55,25 +55,25 @@ def test_ranks_that_show_the_same_are_shown_once():
     assert "<b>ranks 0–2</b>" in head.data["text/html"]
 
 
-def test_a_result_is_marked_as_returned():
+def test_result_is_marked_as_returned():
     displays = [text("a"), text("r", result=True)]
     assert told(r0=displays) == ["[0]", "a", "[0] returned", "r"]
     assert told(r0=displays[1:]) == ["[0] returned", "r"]
 
 
-def test_of_many_the_rest_is_counted():
+def test_displays_beyond_limit_are_counted():
     many = [text(str(number)) for number in range(99)]
     found = told(r0=[text("first")], r3=[*many, text("left"), text("out")])
     assert len(found) == 103
     assert found[-2:] == ["98", "… 2 more displays: run.displays[3]"]
 
 
-def test_they_are_bounded_in_bytes():
+def test_displays_are_bounded_in_bytes():
     large = [text("x", nbytes=7_000_000)] * 3
     assert told(r0=large) == ["[0]", "x", "x", "… 1 more display: run.displays[0]"]
 
 
-def test_what_is_left_out_is_told_with_numbers():
+def test_dropped_and_damaged_displays_are_counted():
     one = Shown([text("new")], dropped=12, unreadable=1)
     head, _ = rank_outputs.outputs({4: one})
     missing = "12 earlier displays left out: the newest 1 are kept"
@@ -81,7 +81,7 @@ def test_what_is_left_out_is_told_with_numbers():
     assert missing in head.data["text/html"]
 
 
-# ---------------------------------------------------------------- all in one output
+# ---------------------------------------------------------------- single output
 
 
 def alone(**ranks):
@@ -89,7 +89,7 @@ def alone(**ranks):
     return one.data["text/html"], one.data["text/plain"]
 
 
-def test_alone_images_are_drawn_and_all_else_is_text():
+def test_single_output_shows_images_and_all_else_as_text():
     drawn, plain = alone(r0=[markdown("**m**"), figure()], r1=[text("<b>&\x1b[31mred")])
     assert "&lt;Markdown&gt;" in drawn
     assert f'<img alt="&lt;Figure&gt;" src="data:image/png;base64,{PNG}">' in drawn
@@ -97,17 +97,17 @@ def test_alone_images_are_drawn_and_all_else_is_text():
     assert plain == "[0] <Markdown>\n[0] <Figure>\n[1] <b>&red"
 
 
-def test_alone_a_drawing_is_an_image():
+def test_single_output_shows_svg_as_image():
     drawn, _ = alone(r0=[Display({"image/svg+xml": "<svg/>"})])
     assert f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}" in drawn
 
 
-def test_alone_what_is_no_image_stays_inside_its_attribute():
+def test_single_output_escapes_invalid_image_data():
     drawn, _ = alone(r0=[figure('"><!--')])
     assert "<!--" not in drawn
 
 
-def test_alone_they_are_bounded(monkeypatch):
+def test_single_output_is_bounded(monkeypatch):
     monkeypatch.setattr(rank_outputs, "LARGEST", 5000)
     drawn, _ = alone(r0=[figure("A" * 3000)], r1=[figure("B" * 3000)])
     assert "AAA" in drawn

@@ -1,4 +1,4 @@
-"""A run as lines of text: whole lines with their rank, and counts of those left out."""
+"""The text view: whole lines with their rank, and counts of omitted lines."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
     @property
     def screen(self):
-        """The lines a terminal shows, without trailing blanks."""
+        """The lines that a terminal shows, without trailing spaces."""
         lines = []
         for line in self.getvalue().split("\n"):
             cells = []
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Lines do not wait for other ranks."""
+    """Show lines without waiting for other ranks."""
     monkeypatch.setattr(folding, "HOLD", 0.0)
 
 
@@ -40,13 +40,13 @@ def run(tmp_path):
 
 @pytest.fixture
 def view(run):
-    """A view on plain streams; `view.out` and `view.err` are the streams."""
+    """A view with plain streams, `view.out` and `view.err`."""
     return viewing(run)
 
 
 @pytest.fixture
 def live(run, monkeypatch):
-    """A view on a terminal, redrawn at each call."""
+    """A view in a terminal, redrawn at each call."""
     monkeypatch.setattr(text, "_REDRAW", 0)
     return viewing(run, Terminal())
 
@@ -64,7 +64,7 @@ def test_lines_start_with_their_rank(run, view):
     assert (view.out.getvalue(), view.err.getvalue()) == before
 
 
-def test_a_full_disk_under_the_notebooks_own_output_does_not_end_the_run(run):
+def test_full_disk_under_notebook_output_does_not_end_the_run(run):
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -77,7 +77,7 @@ def test_a_full_disk_under_the_notebooks_own_output_does_not_end_the_run(run):
     assert written(view.out) == "[0] zero\n[0] one\n"
 
 
-def test_lines_of_two_ranks_are_never_mixed_within_a_line(run, view):
+def test_lines_of_two_ranks_are_never_mixed(run, view):
     run.prints(0, "left ")
     run.prints(1, "other\n")
     view.draw()
@@ -88,7 +88,7 @@ def test_lines_of_two_ranks_are_never_mixed_within_a_line(run, view):
     assert written(view.out) == "[1] other\n[0] left right\n[1] rest \n"
 
 
-def test_stderr_of_a_rank_goes_to_stderr(run, view):
+def test_stderr_of_rank_goes_to_stderr(run, view):
     run.prints(1, "warning\n", "err")
     run.prints(1, "value\n")
     view.draw()
@@ -99,7 +99,7 @@ def test_stderr_of_a_rank_goes_to_stderr(run, view):
 # ---------------------------------------------------------------- equal lines
 
 
-def test_equal_lines_of_ranks_are_one_line(run, view):
+def test_equal_lines_from_several_ranks_are_merged(run, view):
     for rank in (0, 1):
         run.prints(rank, "same\n")
         run.prints(rank, "warning\n", "err")
@@ -113,7 +113,7 @@ def holding(run, monkeypatch, seconds):
     return viewing(run)
 
 
-def test_a_line_on_stderr_comes_after_what_its_ranks_printed_before(run, monkeypatch):
+def test_stderr_line_follows_earlier_stdout_of_its_ranks(run, monkeypatch):
     view = holding(run, monkeypatch, 3600)
     for rank in (0, 1):
         run.prints(rank, f"line of {rank}\n")
@@ -126,7 +126,7 @@ def test_a_line_on_stderr_comes_after_what_its_ranks_printed_before(run, monkeyp
     assert both.getvalue() == "[0] line of 0\n[1] line of 1\n[0, 1] warning\n"
 
 
-def test_a_line_waits_for_the_same_from_other_ranks(run, monkeypatch):
+def test_line_waits_for_the_same_line_from_other_ranks(run, monkeypatch):
     view = holding(run, monkeypatch, 3600)
     run.prints(0, "same\n")
     assert view.draw() <= text._HOLDING
@@ -136,7 +136,7 @@ def test_a_line_waits_for_the_same_from_other_ranks(run, monkeypatch):
     assert written(view.out) == "[0, 1] same\n"
 
 
-def test_the_line_of_a_rank_that_no_other_can_write_does_not_wait(tmp_path, monkeypatch):
+def test_line_of_a_single_rank_does_not_wait(tmp_path, monkeypatch):
     alone = Run(tmp_path, ranks=1)
     view = holding(alone, monkeypatch, 3600)
     alone.prints(0, "mine\n")
@@ -144,7 +144,7 @@ def test_the_line_of_a_rank_that_no_other_can_write_does_not_wait(tmp_path, monk
     assert written(view.out) == "[0] mine\n"
 
 
-def test_a_line_does_not_wait_for_ranks_that_have_ended(run, monkeypatch):
+def test_line_does_not_wait_for_ended_ranks(run, monkeypatch):
     view = holding(run, monkeypatch, 3600)
     run.prints(0, "last\n")
     view.draw()
@@ -153,7 +153,7 @@ def test_a_line_does_not_wait_for_ranks_that_have_ended(run, monkeypatch):
     assert written(view.out) == "[0] last\n"
 
 
-def test_lines_that_wait_are_shown_at_the_end(run, monkeypatch):
+def test_waiting_lines_are_shown_at_the_end(run, monkeypatch):
     view = holding(run, monkeypatch, 3600)
     run.prints(0, "first\nsecond\n")
     run.prints(1, "second\n")
@@ -165,7 +165,7 @@ def test_lines_that_wait_are_shown_at_the_end(run, monkeypatch):
 # ---------------------------------------------------------------- more output
 
 
-def test_a_late_rank_is_shown_from_its_first_line(run, view):
+def test_late_rank_is_shown_from_its_first_line(run, view):
     run.prints(5, "early\n")
     before = view.out.getvalue(), view.err.getvalue()
     view.draw()
@@ -185,7 +185,7 @@ def bound(monkeypatch):
     monkeypatch.setattr(text, "TAIL", 2)
 
 
-def test_beyond_the_bound_the_first_and_last_lines_are_shown_and_the_rest_counted(bound, run, view):
+def test_output_beyond_limit_shows_first_and_last_lines_and_counts_rest(bound, run, view):
     run.prints(0, numbered(1, 6))
     view.draw()
     run.prints(0, numbered(7, 2000))
@@ -200,21 +200,21 @@ def test_beyond_the_bound_the_first_and_last_lines_are_shown_and_the_rest_counte
 
 
 @pytest.mark.parametrize("count", range(1, 6))
-def test_as_many_lines_as_head_and_tail_are_shown_without_a_gap(bound, run, view, count):
+def test_output_up_to_head_and_tail_is_shown_whole(bound, run, view, count):
     run.prints(0, numbered(1, count))
     view.draw()
     view.finish()
     assert written(view.out) == "".join(f"[0] {n}\n" for n in range(1, count + 1))
 
 
-def test_one_line_more_is_left_out(bound, run, view):
+def test_one_line_beyond_limit_is_omitted(bound, run, view):
     run.prints(0, numbered(1, 6))
     view.finish()
     assert f"… 1 more lines in {run.record.log(0)}" in view.out.getvalue()
     assert "[0] 4\n" not in view.out.getvalue()
 
 
-def test_each_stream_of_each_rank_has_its_own_bound(bound, run, view):
+def test_each_stream_of_each_rank_has_its_own_limit(bound, run, view):
     for rank in (0, 1):
         run.prints(rank, numbered(1, 9))
     run.prints(0, "but one\n", "err")
@@ -223,7 +223,7 @@ def test_each_stream_of_each_rank_has_its_own_bound(bound, run, view):
     assert view.err.getvalue() == "[0] but one\n"
 
 
-def test_an_unfinished_line_is_shown_at_the_end(bound, run, view):
+def test_unfinished_line_is_shown_at_the_end(bound, run, view):
     run.prints(0, numbered(1, 6) + "cut")
     view.finish()
     assert written(view.out).endswith("[0] 6\n[0] cut\n")
@@ -232,7 +232,7 @@ def test_an_unfinished_line_is_shown_at_the_end(bound, run, view):
 # ---------------------------------------------------------------- news
 
 
-def test_a_notice_is_shown_once_on_stderr(run, view):
+def test_notice_is_shown_once_on_stderr(run, view):
     run.state.apply(events.Notice(text="removed A=1"))
     run.state.apply(events.Notice(text="slow", rank=1))
     view.draw()
@@ -244,7 +244,7 @@ def test_a_notice_is_shown_once_on_stderr(run, view):
     assert written(view.out) == ""
 
 
-def test_a_failure_is_shown_once_with_its_rank_and_place(run, view):
+def test_failure_is_shown_once_with_rank_and_line(run, view):
     run.state.apply(
         events.RankFailed(
             rank=1,
@@ -260,7 +260,7 @@ def test_a_failure_is_shown_once_with_its_rank_and_place(run, view):
     assert view.err.getvalue() == "[1] failed at Cell In[3], line 2: ValueError: boom\n"
 
 
-def test_a_rank_with_the_same_error_does_not_repeat_it(run, view):
+def test_rank_with_same_error_does_not_repeat_it(run, view):
     for rank in (0, 1):
         run.state.apply(
             events.RankFailed(
@@ -274,7 +274,7 @@ def test_a_rank_with_the_same_error_does_not_repeat_it(run, view):
     ]
 
 
-def test_ranks_that_fail_alike_at_about_the_same_time_are_a_line(tmp_path):
+def test_ranks_that_fail_together_with_same_error_share_a_line(tmp_path):
     run = Run(tmp_path, ranks=8)
     view = viewing(run)
     for rank in (2, 0, 1, 5):
@@ -288,10 +288,10 @@ def test_ranks_that_fail_alike_at_about_the_same_time_are_a_line(tmp_path):
     ]
 
 
-# ---------------------------------------------------------------- the changing line
+# ---------------------------------------------------------------- the status line
 
 
-def test_unfinished_lines_are_one_changing_line_on_a_terminal(run, live):
+def test_unfinished_lines_share_a_status_line_in_a_terminal(run, live):
     run.prints(0, "\r10%")
     run.prints(1, "\r20%", "err")
     live.draw()
@@ -301,7 +301,7 @@ def test_unfinished_lines_are_one_changing_line_on_a_terminal(run, live):
     assert live.out.screen == ["[0] 5%  [1] 20%"]
 
 
-def test_the_changing_line_is_erased_before_other_lines(run, live):
+def test_status_line_is_erased_before_other_lines(run, live):
     run.prints(0, "\ra long bar 10%")
     live.draw()
     run.prints(1, "x\n")
@@ -313,7 +313,7 @@ def test_the_changing_line_is_erased_before_other_lines(run, live):
     assert live.out.screen[:2] == ["[1] x", "[0] 100%"]
 
 
-def test_the_changing_line_is_erased_before_news_on_stderr(run, live):
+def test_status_line_is_erased_before_notices_on_stderr(run, live):
     run.prints(0, "\r10%")
     live.draw()
     run.state.apply(events.Notice(text="news"))
@@ -321,14 +321,14 @@ def test_the_changing_line_is_erased_before_news_on_stderr(run, live):
     assert "\r       \r" in live.out.getvalue()
 
 
-def test_the_changing_line_fits_on_a_screen(run, live):
+def test_status_line_fits_the_screen(run, live):
     run.prints(0, "x" * 500)
     live.draw()
     assert len(live.out.screen[0]) == 160
     assert live.out.screen[0].endswith("…")
 
 
-def test_the_changing_line_is_not_drawn_again_too_soon(run, monkeypatch):
+def test_status_line_is_not_redrawn_too_often(run, monkeypatch):
     monkeypatch.setattr(text, "_REDRAW", 3600)
     live = viewing(run, Terminal())
     run.prints(0, "\r10%")
@@ -337,7 +337,7 @@ def test_the_changing_line_is_not_drawn_again_too_soon(run, monkeypatch):
     assert live.out.getvalue() == ""
 
 
-def test_a_notebooks_stream_is_live_too(run, live):
+def test_notebook_stream_has_a_status_line(run, live):
     class Stream(io.StringIO):
         pub_thread = None
 
@@ -347,7 +347,7 @@ def test_a_notebooks_stream_is_live_too(run, live):
     assert seen.out.getvalue() == "\r[0] 10%"
 
 
-def test_on_a_plain_stream_there_is_no_changing_line(run, view, monkeypatch):
+def test_plain_stream_has_no_status_line(run, view, monkeypatch):
     monkeypatch.setattr(text, "_REDRAW", 0)
     run.prints(0, "\r10%")
     view.draw()
@@ -360,7 +360,7 @@ def test_on_a_plain_stream_there_is_no_changing_line(run, view, monkeypatch):
 # ---------------------------------------------------------------- the end
 
 
-def test_the_summary_has_the_headline_time_and_files(run, view):
+def test_summary_has_headline_time_and_files(run, view):
     for rank in (0, 1):
         run.state.apply(events.RankFinished(rank=rank, preview="1", nbytes=1))
     view.finish()
@@ -368,14 +368,14 @@ def test_the_summary_has_the_headline_time_and_files(run, view):
     assert view.out.getvalue() == f"[0, 1] returned 1\n{summary}"
 
 
-def test_a_silent_run_is_looked_at_less_often(run, view):
+def test_silent_run_is_checked_less_often(run, view):
     run.prints(0, "one\n")
     busy = view.draw()
     quiet = [view.draw() for _ in range(30)]
     assert busy < quiet[-1] <= 0.05
 
 
-def test_the_last_lines_are_shown_once_every_rank_has_returned(bound, run, view):
+def test_last_lines_are_shown_when_all_ranks_have_returned(bound, run, view):
     run.prints(0, "".join(f"{n}\n" for n in range(100)))
     view.draw()
     assert "[0] 99\n" not in view.out.getvalue()
@@ -399,7 +399,7 @@ def test_one_draw_reads_a_bounded_part_of_a_flood(run, view):
     assert view.out.getvalue().count("[0] y\n") == text.HEAD + text.TAIL
 
 
-def test_nothing_that_a_rank_prints_moves_the_cursor_or_renames_the_window(run, view):
+def test_output_of_ranks_cannot_move_cursor_or_rename_window(run, view):
     run.prints(0, "\x1b]0;title\x07\x1b[2J\x9b2Jtext \x1b[31mred\x1b[0m \u202eabc\n")
     view.draw()
     shown = view.out.getvalue()
@@ -417,7 +417,7 @@ def hang(run, groups=2, frames=1, verdict="Rank 0 has been waiting for rank 1"):
     run.state.apply(events.HangReported(verdict=verdict, ranks=(0, 1), groups=tuple(found)))
 
 
-def test_a_hang_is_told_once_with_where_the_ranks_are(run, view):
+def test_hang_report_is_shown_once_with_stacks(run, view):
     hang(run)
     view.draw()
     view.draw()
@@ -430,7 +430,7 @@ def test_a_hang_is_told_once_with_where_the_ranks_are(run, view):
     )
 
 
-def test_that_a_hang_is_over_is_told_once_and_so_is_the_next_one(run, view):
+def test_end_of_hang_and_next_hang_are_each_shown_once(run, view):
     hang(run)
     view.draw()
     run.state.apply(events.HangOver(why="Rank 1 made progress"))
@@ -442,7 +442,7 @@ def test_that_a_hang_is_over_is_told_once_and_so_is_the_next_one(run, view):
     assert view.err.getvalue().count("Hang report: ") == 2
 
 
-def test_a_hang_at_many_places_is_told_in_a_few_lines(run, view):
+def test_hang_report_with_many_places_is_short(run, view):
     hang(run, groups=256, frames=60, verdict="\x1b[2J")
     view.draw()
     lines = view.err.getvalue().splitlines()
@@ -458,7 +458,7 @@ def test_a_hang_at_many_places_is_told_in_a_few_lines(run, view):
         ([events.StopRequested(why="Stopped by you")], "Stopped by you; line 9"),
     ],
 )
-def test_the_last_line_tells_what_the_run_suffered_from(run, view, ends, told):
+def test_summary_includes_the_conclusion(run, view, ends, told):
     for event in (*ends, events.Concluded(kind="compiling", sentence="line 9 compiled")):
         run.state.apply(event)
     view.finish()

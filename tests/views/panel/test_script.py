@@ -1,4 +1,4 @@
-"""The page's script, and the library that it draws charts with."""
+"""The page's script and its chart library."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 from xla_nb.views.panel import widget
 
 FOLDER = Path(widget.__file__).parent
-#: What a script defines for all. `defined` splits `const [A, B] = …`.
+#: The top-level names of a script. `defined` splits `const [A, B] = …`.
 DEFINED = re.compile(r"^(?:async function|function|class|const) (\[[^\]]*\]|\w+)", re.MULTILINE)
 
 
@@ -15,7 +15,7 @@ def defined(script: str) -> list[str]:
     return [name for names in DEFINED.findall(script) for name in re.findall(r"\w+", names)]
 
 
-def test_no_name_is_defined_twice_and_each_is_used() -> None:
+def test_each_name_is_defined_once_and_used() -> None:
     script = (FOLDER / "panel.js").read_text("utf-8")
     names = Counter(defined(script))
     assert [name for name, times in names.items() if times > 1] == []
@@ -23,7 +23,7 @@ def test_no_name_is_defined_twice_and_each_is_used() -> None:
     assert [name for name in names if words[name] < 2] == []
 
 
-def test_the_library_of_the_charts_is_as_it_was_released() -> None:
+def test_chart_library_is_a_small_licensed_release() -> None:
     library = widget.uplot()
     assert len(library.encode()) <= 60_000
     assert re.search(r"^/\*! https://github.com/leeoniya/uPlot \(v[\d.]+\) \*/$", library, re.M)

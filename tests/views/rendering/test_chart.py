@@ -1,4 +1,4 @@
-"""Charts, checked in the elements of the drawing."""
+"""Charts, checked by the elements of the drawing."""
 
 import math
 import os
@@ -18,7 +18,7 @@ RED, BLUE = "#e04040", "#4060e0"
 
 
 def elements(drawing):
-    """The attributes of each element that is drawn, with its points."""
+    """The attributes and points of each drawn element."""
     root = ElementTree.fromstring(drawing)
     drawn = [dict(one.attrib) for one in root if one.tag.rpartition("}")[2] in ("path", "rect")]
     for one in drawn:
@@ -32,7 +32,7 @@ def picture(lines, colours, band=()):
 
 
 def draw(lines, colours=None, band=()):
-    """What is drawn of lines, and below them of a band."""
+    """The elements drawn for lines and for a band below them."""
     shown = elements(picture(lines, colours or dict.fromkeys(lines, RED), band))
     return [one for one in shown if one.get("stroke", one.get("fill")) != "#808080"]
 
@@ -41,7 +41,7 @@ def y_of(value, shape):
     return INSET + (HEIGHT - 2 * INSET) * (shape.high - value) / (shape.high - shape.low)
 
 
-def test_a_line_is_where_its_values_are():
+def test_line_is_drawn_at_its_values():
     line = [(0.0, 0.0), (1.0, 10.0), (2.0, 5.0)]
     (drawn,) = draw({0: line})
     shape = chart.frame({0: line}, ())
@@ -50,7 +50,7 @@ def test_a_line_is_where_its_values_are():
     assert [*sum(drawn["points"], ())] == pytest.approx([*sum(expected, ())], abs=0.06)
 
 
-def test_each_line_has_its_colour():
+def test_each_line_has_its_color():
     red, blue = draw({0: [(0, 0), (1, 1)], 1: [(0, 1), (1, 0)]}, {0: RED, 1: BLUE})
     assert (red["stroke"], blue["stroke"]) == (RED, BLUE)
 
@@ -61,19 +61,19 @@ def test_nan_and_infinity_are_gaps(gap):
     assert [len(one["points"]) for one in drawn] == [2, 2]
 
 
-def test_a_single_point_is_a_dot_in_the_middle():
+def test_single_point_is_a_dot_in_the_middle():
     (drawn,) = draw({0: [(5.0, 3.0)]})
     assert drawn["points"] == [(WIDTH / 2, pytest.approx(HEIGHT / 2, abs=12))]
     assert drawn["d"].endswith("h0")
     assert float(drawn["stroke-width"]) > 3
 
 
-def test_the_order_of_points_does_not_matter():
+def test_order_of_points_does_not_matter():
     points = [(float(n), float(n % 3)) for n in range(10)]
     assert draw({0: points}) == draw({0: points[::-1]})
 
 
-def test_there_is_a_grey_line_at_each_tick():
+def test_each_tick_has_a_grey_line():
     line = [(0.0, 0.0), (1.0, 10.0)]
     grid = elements(picture({0: line}, {0: RED}))[0]
     shape = chart.frame({0: line}, ())
@@ -86,7 +86,7 @@ def test_lines_without_points_have_no_frame(lines):
     assert chart.frame(lines, ()) is None
 
 
-def test_a_band_lies_between_its_lowest_and_highest_values():
+def test_band_lies_between_its_lowest_and_highest_values():
     band = [(0.0, 1.0, 3.0), (1.0, 2.0, 5.0)]
     ground, line = draw({0: [(0.0, 2.0), (1.0, 3.0)]}, band=band)
     shape = chart.frame({0: [(0.0, 2.0)]}, band)
@@ -96,7 +96,7 @@ def test_a_band_lies_between_its_lowest_and_highest_values():
     assert float(ground["fill-opacity"]) < float(line["stroke-opacity"])
 
 
-def test_a_picture_is_an_address_of_letters_alone():
+def test_picture_is_a_base64_data_url():
     address = chart.address(picture({0: [(0, 0), (1, 1)]}, {0: RED}))
     assert re.fullmatch(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+", address)
 
@@ -140,7 +140,7 @@ def test_importing_the_module_loads_no_heavy_module():
     assert not done.stdout.strip()
 
 
-def test_lines_are_drawn_in_the_frame_that_is_given_which_floats_would_miss():
+def test_lines_are_drawn_in_the_given_frame_despite_float_rounding():
     line = [(0, 0.0), (1, 2.979e33)]
     shape = chart.frame({0: line}, ())
     marked = {0: line, 1: [(1, shape.low), (1, shape.high)]}

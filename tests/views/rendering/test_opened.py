@@ -1,4 +1,4 @@
-"""Recorded runs: one displayed, and all of them in a table."""
+"""Recorded runs: the display of one, and the table of all."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def recorded():
 
 
 def shown(record):
-    """What a notebook displays for a recorded run: HTML and text."""
+    """The HTML and text that a notebook displays for a recorded run."""
     bundle = OpenedRun.open(record)._repr_mimebundle_(include=None, exclude=None)
     assert bundle.keys() >= {"text/html", "text/plain"}
     return bundle["text/html"], bundle["text/plain"]
@@ -52,7 +52,7 @@ def finish(record):
 # ---------------------------------------------------------------- one run
 
 
-def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
+def test_run_with_removed_files_is_reported(recorded):
     finish(recorded)
     run = OpenedRun.open(recorded)
     shutil.rmtree(recorded.path)
@@ -63,14 +63,14 @@ def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
 @pytest.mark.parametrize(
     "text", ["Cell In[3]", "2 ranks finished", "epoch 1", "loss", "5.0 s", NAME]
 )
-def test_an_ended_run_is_shown_as_html_and_as_text(recorded, text):
+def test_ended_run_is_shown_as_html_and_text(recorded, text):
     finish(recorded)
     html, plain = shown(recorded)
     assert text in html
     assert text in plain
 
 
-def test_each_rank_is_shown_with_what_it_returned(recorded):
+def test_each_rank_is_shown_with_its_result(recorded):
     finish(recorded)
     _, text = shown(recorded)
     assert "'r0'" in text
@@ -84,20 +84,20 @@ def test_output_is_escaped_in_html(recorded):
     assert "epoch <2>" in text
 
 
-def test_a_run_in_progress_elsewhere_is_shown_as_running(recorded):
+def test_run_in_progress_elsewhere_is_shown_as_running(recorded):
     html, text = shown(recorded)
     assert "running" in text.splitlines()[0]
     assert "running" in html
 
 
-def test_a_run_whose_kernel_died_is_shown_with_its_ranks_killed(recorded):
+def test_run_with_dead_kernel_shows_ranks_as_ended(recorded):
     (recorded.path / "owner").write_text("1 0")
     _, text = shown(recorded)
     assert text.startswith("✗")
     assert "ranks 0, 1: ended for an unknown reason" in text
 
 
-def test_a_record_without_its_output_can_be_shown(recorded):
+def test_record_without_output_can_be_shown(recorded):
     finish(recorded)
     recorded.log(0).unlink()
     recorded.history(0).unlink()
@@ -106,7 +106,7 @@ def test_a_record_without_its_output_can_be_shown(recorded):
     assert "epoch" not in text
 
 
-def test_a_notebook_displays_an_opened_run(notebook):
+def test_notebook_displays_an_opened_run(notebook):
     notebook.ok("%%xla_spawn -n 1 -o to_open --view none\ndef opened_later(rank): print('a line')")
     got = notebook.ok("__import__('xla_nb').open_run(to_open.name)").data
     assert "a line" in got["text/html"]
@@ -120,7 +120,7 @@ def listed(entries):
     return runs(entries)["text/plain"]
 
 
-def test_an_empty_table_says_that_there_are_no_runs():
+def test_empty_table_reports_no_runs():
     assert listed([]) == "No recorded runs."
 
 
@@ -140,7 +140,7 @@ def test_each_run_is_a_line_in_aligned_columns():
     ]
 
 
-def test_a_notebook_shows_a_table_with_how_each_went_in_full():
+def test_html_table_shows_full_outcomes():
     rows = [
         Entry("r3", "Cell In[3]", "running", "", None),
         Entry("r1", "", "failed", "x" * 200, 0.5),
@@ -152,11 +152,11 @@ def test_a_notebook_shows_a_table_with_how_each_went_in_full():
 
 
 @pytest.mark.parametrize("headline", ["x" * 500, "one\n\ntwo\n" * 100])
-def test_a_long_headline_is_cut_to_one_line(headline):
+def test_long_headline_is_truncated_to_one_line(headline):
     _, row = listed([Entry("r", "", "failed", headline, None)]).splitlines()
     assert row.endswith("…")
     assert len(row) <= 125
 
 
-def test_a_headline_of_80_characters_is_not_cut():
+def test_headline_of_80_characters_is_not_truncated():
     assert listed([Entry("r", "", "failed", "x" * 80, None)]).endswith("x" * 80)

@@ -1,4 +1,4 @@
-"""What ranks returned, in saved HTML and text: folded, and bounded whatever they return."""
+"""Results of ranks in saved HTML and text: merged if equal, and always bounded."""
 
 from tests.views.rendering.test_html import rows
 from xla_nb.messages import events
@@ -8,7 +8,7 @@ from xla_nb.views.rendering import returned
 
 
 def of(*results, **numbers):
-    """What is shown of ranks that have returned these reprs."""
+    """The results of ranks that returned objects with these reprs."""
     state = RunState()
     for rank, result in enumerate(results):
         each = {name: str(words[rank]) for name, words in numbers.items()}
@@ -17,7 +17,7 @@ def of(*results, **numbers):
     return sentences.returned(state)
 
 
-def test_of_256_different_results_the_first_are_shown_and_the_others_counted():
+def test_first_of_256_different_results_are_shown_and_rest_counted():
     shown = of(*map(repr, range(256)))
     assert returned.as_text(shown)[14:] == [
         "[14] returned 14",
@@ -30,7 +30,7 @@ def test_of_256_different_results_the_first_are_shown_and_the_others_counted():
     assert len(page) < 5_000
 
 
-def test_of_256_different_dicts_the_first_ranks_have_columns():
+def test_first_ranks_have_columns_for_256_different_dicts():
     shown = of(*["{}"] * 256, loss=range(256))
     head, loss = rows(returned.as_html(shown))
     assert head == ["returned", *map(str, range(16))]
@@ -39,14 +39,14 @@ def test_of_256_different_dicts_the_first_ranks_have_columns():
     assert len(returned.as_html(shown)) < 8_000
 
 
-def test_equal_results_of_ranks_apart_are_one():
+def test_equal_results_of_nonadjacent_ranks_are_merged():
     assert returned.as_text(of("1", "2", "1", "1")) == [
         "[0, 2, 3] returned 1",
         "[1] returned 2",
     ]
 
 
-def test_numbers_have_as_many_digits_as_it_takes_to_tell_them_apart():
+def test_numbers_have_enough_digits_to_differ():
     shown = of(*["{}"] * 2, loss=[1 / 3, 1 / 3 + 1e-9], lr=[1 / 3, 1 / 3], steps=["1", "1.0"])
     assert returned.as_text(shown)[1:] == [
         "loss      0.333333333  0.333333334",
@@ -55,7 +55,7 @@ def test_numbers_have_as_many_digits_as_it_takes_to_tell_them_apart():
     ]
 
 
-def test_dicts_with_other_names_are_shown_by_their_reprs():
+def test_dicts_with_different_keys_are_shown_by_repr():
     state = RunState()
     for rank, each in enumerate(({"a": "1"}, {"b": "2"})):
         state.apply(events.RankFinished(rank=rank, preview=f"{each}", nbytes=9, numbers=each))
@@ -65,7 +65,7 @@ def test_dicts_with_other_names_are_shown_by_their_reprs():
     ]
 
 
-def test_nothing_that_ranks_return_becomes_html_or_moves_the_cursor():
+def test_results_are_escaped_in_html_and_text():
     evil = "<script>alert(1)</script>\x1b[2J"
     shown = of(evil)
     assert "<script" not in returned.as_html(shown)
@@ -74,6 +74,6 @@ def test_nothing_that_ranks_return_becomes_html_or_moves_the_cursor():
     assert "<b>evil" not in returned.as_html(named)
 
 
-def test_there_is_nothing_where_nothing_was_returned():
+def test_nothing_is_shown_without_results():
     assert returned.as_html(of("None", "")) == ""
     assert returned.as_text(of("None", "")) == []

@@ -1,4 +1,4 @@
-"""Many ranks' lines as their mean and a band."""
+"""The lines of many ranks as a mean and a band."""
 
 import math
 
@@ -6,7 +6,7 @@ from xla_nb.views.rendering import figures
 
 
 def over_ranks(*about):
-    """The mean and the band."""
+    """The mean and the band over ranks."""
     spread = figures.over_ranks(*about)
     return [one[:2] for one in spread], [(one.x, one.min, one.max) for one in spread]
 
@@ -15,13 +15,13 @@ def drawn(points):
     return [(x, y) for x, y in points if not math.isnan(y)]
 
 
-def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():
+def test_mean_and_band_of_ranks_with_the_same_steps():
     mean, band = over_ranks({0: [(0.0, 1.0), (1.0, 3.0)], 1: [(0.0, 3.0), (1.0, 7.0)]})
     assert mean == [(0.0, 2.0), (1.0, 5.0)]
     assert band == [(0.0, 1.0, 3.0), (1.0, 3.0, 7.0)]
 
 
-def test_a_rank_counts_between_points_from_which_others_were_left_out():
+def test_thinned_line_is_interpolated_between_its_points():
     lines = {0: [(0.0, 0.0), (2.0, 4.0), (3.0, 4.0)], 1: [(1.0, 4.0)]}
     mean, band = over_ranks(lines, {0})
     assert drawn(mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0), (3.0, 4.0)]
@@ -29,7 +29,7 @@ def test_a_rank_counts_between_points_from_which_others_were_left_out():
     assert drawn(over_ranks(lines)[0]) == [(0.0, 0.0), (1.0, 4.0), (2.0, 4.0), (3.0, 4.0)]
 
 
-def test_a_rank_that_reported_nothing_for_a_while_does_not_count_there():
+def test_gap_in_reports_of_a_rank_is_not_interpolated():
     lines = {rank: [(float(x), 1.0 + rank) for x in range(60)] for rank in range(2)}
     del lines[1][20:40]
     _, band = over_ranks(lines, {1})
@@ -38,13 +38,13 @@ def test_a_rank_that_reported_nothing_for_a_while_does_not_count_there():
     )
 
 
-def test_what_is_not_finite_does_not_count():
+def test_nonfinite_values_are_ignored():
     mean, _ = over_ranks({0: [(0.0, math.nan), (1.0, 2.0)], 1: [(0.0, 1.0), (1.0, math.inf)]})
     assert drawn(mean) == [(0.0, 1.0), (1.0, 2.0)]
     assert over_ranks({0: [(0.0, math.nan)]}) == ([], [])
 
 
-def test_a_rank_does_not_count_between_points_that_are_not_finite():
+def test_rank_is_not_interpolated_across_nonfinite_values():
     steps = [float(n) for n in range(5)]
     whole = {rank: [(x, 1.0 + rank) for x in steps] for rank in range(2)}
     mean, band = over_ranks({**whole, 1: [(x, math.nan if x == 2 else 2.0) for x in steps]})
@@ -54,17 +54,17 @@ def test_a_rank_does_not_count_between_points_that_are_not_finite():
         {rank: [(x, math.nan if x == 2 else 1.0) for x in steps] for rank in range(2)}
     )
     assert [x for x, _ in drawn(mean)] == [0.0, 1.0, 3.0, 4.0]
-    assert [x for x, y in mean if math.isnan(y)] == [2.0]  # no line leads across
+    assert [x for x, y in mean if math.isnan(y)] == [2.0]  # the line has a gap
 
 
-def test_the_mean_of_fewer_ranks_is_apart():
+def test_mean_has_gap_where_number_of_ranks_changes():
     lines = {0: [(float(x), 1.0) for x in range(4)], 1: [(0.0, 3.0), (1.0, 3.0)]}
     mean, _ = over_ranks(lines)
     assert drawn(mean) == [(0.0, 2.0), (1.0, 2.0), (2.0, 1.0), (3.0, 1.0)]
     assert [x for x, y in mean if math.isnan(y)] == [1.5]
 
 
-def test_the_mean_ends_before_a_lone_step_of_those_that_are_ahead():
+def test_mean_ends_before_a_single_step_of_ranks_ahead():
     lines = {0: [(float(x), 9.0 * (x == 2)) for x in range(3)], 1: [(0.0, 0.0), (1.0, 0.0)]}
     assert over_ranks(lines) == ([(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0)])
     far = {rank: [(float(x), 0.0) for x in range(3 + rank)] for rank in range(3)}
@@ -72,14 +72,14 @@ def test_the_mean_ends_before_a_lone_step_of_those_that_are_ahead():
     assert over_ranks({0: [(0.0, 1.0)], 1: []})[0] == [(0.0, 1.0)]
 
 
-def test_the_points_of_a_mean_are_bounded_and_the_last_is_among_them():
+def test_mean_has_bounded_points_including_the_last():
     lines = {rank: [(float(x), 1.0) for x in range(rank, 5000, 7)] for rank in range(7)}
     mean, _ = over_ranks(lines)
     assert len(drawn(mean)) <= 401
     assert mean[-1][0] == 4999.0
 
 
-def test_a_step_has_the_number_of_ranks_that_its_mean_is_of():
+def test_each_step_counts_its_ranks():
     lines = {rank: [(float(x), 1.0) for x in range(3 + 2 * rank)] for rank in range(3)}
     counted = {one.x: one.ranks for one in figures.over_ranks(lines) if one.ranks}
     assert counted == {0: 3, 1: 3, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1}

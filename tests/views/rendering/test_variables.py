@@ -17,11 +17,11 @@ def table(*namespaces):
 
 
 def words(page):
-    """The text of HTML, without white space."""
+    """The text of HTML without whitespace."""
     return "".join(html.unescape(re.sub("<[^>]*>", "", page)).split())
 
 
-def test_the_table_says_what_each_name_is_and_whether_ranks_agree():
+def test_table_describes_variables_and_compares_ranks():
     shown = table(
         {"lr": 0.1, "model": torch.ones(4, 3)},
         {"lr": 0.1, "model": torch.ones(4, 3)},
@@ -36,7 +36,7 @@ def test_the_table_says_what_each_name_is_and_whether_ranks_agree():
     ]
 
 
-def test_the_html_has_the_same_content():
+def test_html_has_the_same_content():
     shown = table({"a": 1, "b": [1.0, 2.0]}, {"a": 1, "b": [1.0, 3.0]}, {"a": 1, "b": [1.0, 2.0]})
     page = words(shown._repr_html_())
     for line in repr(shown).splitlines()[1:]:
@@ -44,26 +44,26 @@ def test_the_html_has_the_same_content():
             assert word in page
 
 
-def test_a_pending_value_is_explained():
+def test_pending_value_is_explained():
     shown = Variables(compare({rank: [pending("x")] for rank in range(2)}), 2)
     assert repr(shown).endswith("Pending: recorded on the device and not computed yet.")
     assert "pending on ranks 0, 1" in repr(shown)
 
 
-def test_columns_are_cut_in_text_but_for_what_ranks_differ_in():
+def test_text_columns_are_truncated_except_the_comparison():
     name = "a_name_of_a_variable_" * 4
     first = repr(table({name: "text " * 50}, {name: "other " * 50})).splitlines()[1]
     assert first.startswith(f"{name[:23]}…  str")
     assert first.endswith("  differs by rank")
 
 
-def test_markup_and_control_characters_of_ranks_are_harmless():
+def test_markup_and_control_characters_are_escaped():
     shown = table({"x": "<script>", "d": {"<b>\n\x1b[31m": 1}}, {"x": "<b>", "d": {}})
     assert "<script>" not in shown._repr_html_()
     assert "\x1b" not in repr(shown) + shown._repr_html_()
 
 
-def test_many_names_are_bounded_and_those_that_differ_are_shown():
+def test_many_names_are_bounded_but_differing_ones_are_shown():
     namespace = {f"x{number}": [str(number)] * 9 for number in range(1000)}
     shown = table(namespace, {**namespace, "x999": 0})
     assert "… and 900 more names" in repr(shown)
@@ -80,18 +80,18 @@ def test_many_details_are_bounded():
     assert len(shown._repr_html_()) < 300_000
 
 
-def test_it_is_a_mapping_by_name():
+def test_table_is_a_mapping_by_name():
     shown = table({"a": 1, "b": 2}, {"a": 1, "b": 3})
     assert set(shown) == {"a", "b"}
     assert shown["b"].verdict == "no majority"
 
 
-def test_no_names():
+def test_table_without_names_is_one_line():
     assert repr(table({}, {})) == "0 names on 2 ranks"
     assert "0 names on 2 ranks" in table({}, {})._repr_html_()
 
 
-def test_a_narrow_page_does_not_break_a_size_or_a_verdict():
+def test_sizes_and_verdicts_do_not_wrap():
     shown = table({"a": torch.ones(3000)}, {"a": torch.zeros(3000)})._repr_html_()
     whole = words("".join(re.findall('<span style="white-space:nowrap">(.*?)</td>', shown)))
     assert "12KiB" in whole
