@@ -1,10 +1,10 @@
-"""The fixtures `chromium`, a browser, `page` in it, and `lab`, a JupyterLab in it.
+"""The fixtures `chromium` (a browser), `page` (a page in it) and `lab` (a JupyterLab).
 
-A page of JupyterLab costs four seconds of CPU, and a kernel's fork server as many. So all tests
-share three: `notebook`, `restarted`, whose kernel tests restart, and `viewer`, which has none.
+A JupyterLab page costs four seconds of CPU, and so does a kernel's fork server. So all tests share
+three notebooks: `notebook`, `restarted` (tests restart its kernel) and `viewer` (no kernel).
 
-They end with this package: Playwright's synchronous interface leaves an event loop running in the
-main thread, where the Jupyter clients of other tests need their own.
+They end with this package, because Playwright's synchronous API leaves an event loop running in
+the main thread, where the Jupyter clients of other tests need their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_exception_interact(node: pytest.Item) -> None:
-    """Let no test wait for what one that failed has left: they share kernels."""
+    """Interrupt what a failed test left running, because tests share kernels."""
     if LAB in node.config.stash:
         node.config.stash[LAB].interrupt()
 
@@ -55,7 +55,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContex
 
 @pytest.fixture(scope="package")
 def page(chromium: BrowserContext) -> Page:
-    """The page of each test's first panel, without a JupyterLab."""
+    """The page for the first panel of each test, without JupyterLab."""
     return chromium.new_page()
 
 
@@ -72,7 +72,7 @@ def lab(
 
 @pytest.fixture(scope="package")
 def notebook(lab: Lab) -> Iterator[LabNotebook]:
-    """A notebook for all tests, its fork server warm; each test adds cells."""
+    """A notebook for all tests, with a warm fork server. Each test adds cells."""
     with lab.open(["%load_ext xla_nb", "%%xla_spawn -n 1\ndef warm(rank): pass"]) as opened:
         for cell in (0, 1):
             opened.run(cell)
@@ -88,8 +88,8 @@ def own_kernel(lab: Lab) -> Iterator[LabNotebook]:
 
 @pytest.fixture
 def restarted(own_kernel: LabNotebook) -> LabNotebook:
-    """A notebook without cells, whose kernel has the extension, and which a test may restart: it
-    leaves the processes of that kernel, and files of one that is killed, as it ends too late."""
+    """An empty notebook with the extension loaded. Tests may restart its kernel, which leaves
+    its processes, and the files of a killed kernel, behind."""
     own_kernel.execute("%load_ext xla_nb")
     own_kernel.execute("%xla_shutdown")
     own_kernel.clear()
@@ -98,6 +98,6 @@ def restarted(own_kernel: LabNotebook) -> LabNotebook:
 
 @pytest.fixture(scope="package")
 def viewer(lab: Lab) -> Iterator[LabNotebook]:
-    """A page that shows notebooks without a kernel, one after the other."""
+    """A page that shows one notebook after another, without a kernel."""
     with lab.open(lab.write([]), kernel=False) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""The shipped script and panel.css in a plain page, with a model whose kernel is the test."""
+"""The shipped script and panel.css in a plain page, with the test as kernel."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TEXTS = {
     "/panel.css": (PANEL.joinpath("panel.css").read_text("utf-8"), "text/css"),
 }
 
-#: The theme of pages that have loaded the script, and that no panel is in.
+#: The theme of each page that has the script loaded but contains no panel.
 _LOADED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def card(rank: int, phase: Phase = "running", **more: Any) -> Card:
-    """A rank, as the kernel knows it. Of a sample: `memory`, `steps`, `fallbacks` and others."""
+    """A card of a rank. `memory`, `steps`, `fallbacks` and others go into its sample."""
     of_sample = {name: more.pop(name) for name in [*more] if name in SAMPLE}
     known = {
         "since": time.time() - 3,
@@ -55,7 +55,7 @@ def trouble(*ranks: int, **more: Any) -> Trouble:
 
 
 def lane(*seconds: Sequence[float], end: int | None = None) -> tuple[Slot, ...]:
-    """The last seconds of a rank, as their shares, of which the last one is `end`."""
+    """The last seconds of a rank as shares of states; the last second is `end`."""
     first = (end or int(time.time())) - len(seconds) + 1
     return tuple(Slot(first + n, *parts) for n, parts in enumerate(seconds))
 
@@ -63,12 +63,12 @@ def lane(*seconds: Sequence[float], end: int | None = None) -> tuple[Slot, ...]:
 def block(
     rank: int | None, *lines: str, stream: Stream = "out", start: int = 0, skipped: int = 0
 ) -> dict[str, Any]:
-    """Lines of one stream, as in news."""
+    """Lines of one stream, as in a news message."""
     clean = [ansi.clean(line) for line in lines]
     return messages.lines(Lines(rank, stream, LineBlock(start, skipped, clean)))
 
 
-#: Of a message, those that are not drawn by the kernel.
+#: The parts of a message that the kernel does not draw.
 PARTS = ("uplot", "lines", "before", "whole")
 RUN = Snapshot(
     run="run-1",
@@ -82,7 +82,7 @@ RUN = Snapshot(
 
 
 class Panel:
-    """The page of one run, whose kernel is the test: what it sends is drawn as a kernel draws it.
+    """The page of one run, with the test as kernel: its messages are drawn as a kernel draws them.
 
     kernel   whether the page can interrupt the kernel
     seen     whether there is a view from the start
@@ -116,8 +116,8 @@ class Panel:
         page.evaluate("options => window.open_panel(options)", {"has_kernel": kernel, "seen": seen})
 
     def leave(self) -> None:
-        """Leave the page to another panel, with the script loaded: opening a page costs four times
-        as much as loading the script, and that twice as much as a panel."""
+        """Leave the page to another panel, with the script loaded. Opening a page costs four times
+        as much as loading the script, which costs twice as much as a panel."""
         if self.page.evaluate("window.leave_panel()"):
             _LOADED[self.page] = self._css
         for event, listener in self._listeners.items():
@@ -149,8 +149,8 @@ class Panel:
         return {**head, **parts}
 
     def tell(self, *cards: Card, **about: Any) -> None:
-        """Send what the kernel would of a run where these ranks, and this of the whole, have
-        changed; with parts of the message that are not drawn."""
+        """Send the news after these ranks and fields of the snapshot change, plus any parts of the
+        message that are not drawn."""
         parts = {name: about.pop(name) for name in PARTS if name in about}
         known = {one.rank: one for one in (*self.run.cards, *cards)}
         every = tuple(known[rank] for rank in sorted(known))
@@ -159,18 +159,18 @@ class Panel:
         self.give(self.news(**news, **parts))
 
     def _chosen(self) -> int | None:
-        """The rank that the page says it shows."""
+        """The rank that the page reported as selected."""
         told = self.sent("focus")
         return told[-1]["rank"] if told else None
 
     def begin(self, *cards: Card, **about: Any) -> None:
-        """Send the first message, with everything in it."""
+        """Send a whole message."""
         self.drawn = PanelNews()
         self.run = replace(self.run, cards=(), troubles=())
         self.tell(*cards, **{"whole": True, "before": [], "uplot": widget.uplot(), **about})
 
     def choose(self, rank: int) -> None:
-        """Click on a rank, and answer with its details."""
+        """Click on a rank and reply with its details."""
         self.page.locator(f'[data-rank="{rank}"]').first.click()
         self.tell()
 
@@ -182,7 +182,7 @@ class Panel:
         )
 
     def held(self) -> int:
-        """The number of lines that the page holds."""
+        """The number of lines that the page stores."""
         return int(
             self.page.evaluate(
                 "() => [...document.querySelector('.xn-panel').xnView.store.lines.byRank.values()]"
@@ -191,7 +191,7 @@ class Panel:
         )
 
     def sent(self, kind: str) -> list[dict[str, Any]]:
-        """The messages of one type that the page has sent."""
+        """The messages of one type that the page sent."""
         messages = self.page.evaluate("kind => sent.filter(m => m.type === kind)", kind)
         return list(messages)
 

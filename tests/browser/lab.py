@@ -1,7 +1,7 @@
-"""JupyterLab and Notebook 7 as a user has them: a real server, and notebooks in pages of Chromium.
+"""JupyterLab and Notebook 7 as users run them: a real server and notebooks in Chromium pages.
 
-The rule: the page is driven by the front end's own commands, which act at once and always, and
-judged by what a user sees of it. Clicks are for what is under test.
+The rule: drive the page with the front end's own commands, which act at once and reliably, and
+check what a user sees. Use clicks only for the features under test.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ import psutil
 from nbformat import NotebookNode
 from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Playwright
 
-PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
+PATIENCE = 180.0  # seconds, for a busy machine; no test waits this long normally
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 
 SERVER = [
-    *["setpriv", "--pdeathsig", "TERM"],  # it ends with the tests, however these end
+    *["setpriv", "--pdeathsig", "TERM"],  # it ends with the tests in any case
     *[sys.executable, "-m", "jupyterlab"],
     "--no-browser",
     "--allow-root",
     "--ServerApp.ip=127.0.0.1",
-    "--ServerApp.port=0",  # the server takes a free one and says which in its info file
+    "--ServerApp.port=0",  # a free port, which the server writes to its info file
     "--ServerApp.terminals_enabled=False",
     "--LabApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
-    "--LabApp.cache_files=True",  # pages load what JupyterLab consists of once, and not each time
+    "--LabApp.cache_files=True",  # pages load the files of JupyterLab only once
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LanguageServerManager.autodetect=False",
 ]
 SETTINGS: dict[str, dict[str, Any]] = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "apputils-extension/sessionDialogs": {"skipKernelRestartDialog": True},
-    "docmanager-extension/plugin": {"autosave": False},  # a file changes when a test says so
+    "docmanager-extension/plugin": {"autosave": False},  # files change only when a test saves them
 }
 
 
@@ -67,8 +67,7 @@ FLAGS = [
 
 
 def browser(playwright: Playwright, home: Path, *flags: str) -> BrowserContext:
-    """A browser with a profile, which keeps what JupyterLab's scripts compile to for the next page,
-    as a user's does."""
+    """A browser with a profile, which caches JupyterLab's compiled scripts like a user's."""
     context = playwright.chromium.launch_persistent_context(
         home / "profile",
         executable_path=next(filter(None, map(shutil.which, NAMES))),
@@ -80,18 +79,18 @@ def browser(playwright: Playwright, home: Path, *flags: str) -> BrowserContext:
     return context
 
 
-#: Each page would have the server start Node.js to see whether JupyterLab could be built anew.
+#: Otherwise each page makes the server start Node.js to check if JupyterLab can be rebuilt.
 PAGES = {"buildCheck": False, "buildAvailable": False}
 
 
 class Lab:
-    """A Jupyter server with a home of its own, and the browser that looks at it."""
+    """A Jupyter server with its own home directory, and a browser."""
 
     def __init__(self, context: BrowserContext, home: Path) -> None:
         self.root = home / "notebooks"
         self.log = home / "server.log"
         self._settings = home / "settings" / "@jupyterlab"
-        self._temporary = tempfile.mkdtemp(prefix="xla-nb-")  # a short name: sockets are made there
+        self._temporary = tempfile.mkdtemp(prefix="xla-nb-")  # short, as sockets go there
         self._token = secrets.token_hex(16)
         self._written = 0
         self.root.mkdir()
@@ -129,24 +128,24 @@ class Lab:
             "JUPYTER_TOKEN": self._token,
             "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-            # Each rank would list the machine's fonts for a home that has no list.
+            # Otherwise each rank lists the machine's fonts, because this home has no cached list.
             "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR") or f"{Path.home()}/.cache/matplotlib",
             "TMPDIR": self._temporary,
             "XLA_NB_HOME": str(home / "xla_nb"),
         }
 
     def _address(self, info: Path) -> str:
-        """Where the server listens, once it does."""
+        """Wait for the server and return its URL."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.server.poll() is None:
             try:
                 return str(json.loads(info.read_text())["url"])
-            except (FileNotFoundError, json.JSONDecodeError):  # not there, or half written
+            except (FileNotFoundError, json.JSONDecodeError):  # missing or incomplete
                 time.sleep(0.02)
         raise RuntimeError(f"the Jupyter server did not start:\n{self.log.read_text()}")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """A call of the server's REST API."""
+        """Call the server's REST API."""
         request = urllib.request.Request(
             self.url + path,
             method=method,
@@ -159,11 +158,11 @@ class Lab:
     def write(
         self, content: Sequence[str] | NotebookNode, name: str = "", trusted: bool = False
     ) -> str:
-        """A notebook in the server's folder, of these cells; `trusted`: signed by the server."""
+        """Write a notebook with these cells to the server's folder, signed if `trusted`."""
         self._written += 1
         name = name or f"notebook-{self._written}.ipynb"
         notebook = content if isinstance(content, NotebookNode) else of_cells(content)
-        # A signature is of what is in the file: a copy of a signed notebook needs to differ.
+        # The signature covers the content: a copy of a signed notebook must differ.
         notebook.metadata["written"] = self._written
         for cell in notebook.cells:
             cell.metadata["trusted"] = trusted
@@ -174,7 +173,7 @@ class Lab:
         return name
 
     def read(self, name: str) -> NotebookNode:
-        """What a saved notebook holds."""
+        """The content of a saved notebook."""
         return nbformat.read(self.root / name, as_version=4)
 
     def open(
@@ -184,7 +183,7 @@ class Lab:
         front_end: Literal["lab", "notebook"] = "lab",
         kernel: bool = True,
     ) -> LabNotebook:
-        """Open a notebook, by its name or written from its content, in a page of its own."""
+        """Open a notebook, given by name or content, in a new page."""
         name = what if isinstance(what, str) else self.write(what)
         (self._settings / "apputils-extension" / "themes.jupyterlab-settings").unlink(True)
         notebook = LabNotebook(self, name, self.context.new_page())
@@ -199,18 +198,18 @@ class Lab:
         return f"{self.url}{path}?reset&token={self._token}"
 
     def kernels(self, name: str) -> list[str]:
-        """The ids of the kernels of a notebook."""
+        """The ids of a notebook's kernels."""
         sessions = self.request("GET", "api/sessions")
         return [session["kernel"]["id"] for session in sessions if session["path"] == name]
 
     def interrupt(self) -> None:
-        """Interrupt the kernels that are busy."""
+        """Interrupt busy kernels."""
         for kernel in self.request("GET", "api/kernels"):
             if kernel["execution_state"] == "busy":
                 self.request("POST", f"api/kernels/{kernel['id']}/interrupt")
 
     def shut_down(self, kernel: str) -> None:
-        """End a kernel, and wait until it and all that it started have gone."""
+        """End a kernel and wait until it and all its child processes are gone."""
         family = [
             process
             for child in psutil.Process(self.server.pid).children()
@@ -225,7 +224,7 @@ class Lab:
         self._end()
 
     def _end(self) -> None:
-        """The server ends its kernels when it is told to end; what does not go is killed."""
+        """Terminate the server, which ends its kernels. Kill processes that remain."""
         family = psutil.Process(self.server.pid).children(recursive=True)
         self.server.terminate()
         try:
@@ -239,11 +238,11 @@ class Lab:
 
 
 class LabNotebook:
-    """One notebook in one page. Cells are named by their index, as in the file."""
+    """One notebook in one page. Cells are identified by their index in the file."""
 
     def __init__(self, lab: Lab, name: str, page: Page) -> None:
         self.lab, self.name, self.page = lab, name, page
-        self.errors: list[str] = []  # what the page's scripts threw, or logged as errors
+        self.errors: list[str] = []  # errors that the page's scripts raised or logged
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._console)
 
@@ -254,7 +253,7 @@ class LabNotebook:
     # ------------------------------------------------------------ the page
 
     def open(self, front_end: Literal["lab", "notebook"] = "lab", kernel: bool = True) -> None:
-        # A workspace of its own: JupyterLab moves a page on whose workspace another page has.
+        # Its own workspace: JupyterLab changes the workspace of a page if another page uses it.
         workspace = f"lab/workspaces/{uuid.uuid4().hex}"
         if front_end == "notebook":
             self.page.goto(self.lab.address(f"notebooks/{quote(self.name)}"))
@@ -269,7 +268,7 @@ class LabNotebook:
         self._ready(kernel)
 
     def turn_to(self, name: str) -> None:
-        """Show another notebook in this page, without a kernel, in place of the one before."""
+        """Replace the notebook in this page by another one, without a kernel."""
         self.js("panel.dispose()")
         self.name = name
         self.page.set_viewport_size({"width": 1280, "height": 900})
@@ -285,7 +284,7 @@ class LabNotebook:
         )
 
     def reload(self) -> None:
-        """As F5 does it. The kernel stays, and what its cell does."""
+        """Reload the page, like F5. The kernel and a running cell continue."""
         self.page.reload()
         self._restored()
         self._ready(kernel=True)
@@ -301,13 +300,13 @@ class LabNotebook:
         self._uncovered()
 
     def _uncovered(self) -> None:
-        """Wait until the splash screen has gone, which would swallow clicks."""
+        """Wait until the splash screen, which would catch clicks, is gone."""
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def js(self, expression: str, argument: Any = None) -> Any:
-        """Evaluated in the page with `app`, the notebook's `panel` and the `argument`.
+        """Evaluate in the page with `app`, the notebook's `panel` and the `argument`.
 
-        A promise is awaited, within bounds: Playwright's evaluate() alone has none.
+        A promise is awaited with a timeout, which Playwright's evaluate() lacks.
         """
         return self.page.evaluate(
             f"""([name, argument, patience]) => {{
@@ -320,7 +319,7 @@ class LabNotebook:
         )
 
     def command(self, name: str, **arguments: Any) -> None:
-        """A command of the front end, to its end."""
+        """Run a front-end command to its end."""
         self.js("app.commands.execute(...argument).then(() => null)", [name, arguments])
 
     def theme(self, name: str) -> None:
@@ -335,7 +334,7 @@ class LabNotebook:
         self.command("docmanager:save")
 
     def close(self) -> None:
-        """Close the page; the kernel stays."""
+        """Close the page; the kernel stays alive."""
         self.page.close()
 
     def shutdown(self) -> None:
@@ -355,10 +354,10 @@ class LabNotebook:
     ) -> None:
         self.shutdown()
 
-    # ------------------------------------------------------------ its cells
+    # ------------------------------------------------------------ cells
 
     def add(self, source: str) -> int:
-        """A new cell at the end; its index."""
+        """Add a cell at the end and return its index."""
         return int(
             self.js(
                 "(model => model.insertCell(model.cells.length, {cell_type: 'code',"
@@ -369,13 +368,13 @@ class LabNotebook:
         )
 
     def clear(self) -> None:
-        """Delete all cells, in the file as well; forget the errors of the page."""
+        """Delete all cells, also in the file, and forget the errors of the page."""
         self.js("panel.content.model.sharedModel.deleteCellRange(0, panel.content.widgets.length)")
         self.save()
         self.errors.clear()
 
     def run(self, cell: int) -> None:
-        """Start a cell, without waiting for it. Its prompt is empty before it is [*]."""
+        """Start a cell without waiting for it. Its prompt is empty before it becomes [*]."""
         self.js(
             "(panel.content.activeCellIndex = argument,"
             " panel.content.activeCell.model.executionCount = null,"
@@ -389,7 +388,7 @@ class LabNotebook:
         self.prompt(cell).filter(has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=timeout * 1000)
 
     def execute(self, source: str, timeout: float = PATIENCE) -> int:
-        """Add a cell, run it to its end; its index."""
+        """Add a cell, run it to its end and return its index."""
         cell = self.add(source)
         self.run(cell)
         self.done(cell, timeout)
@@ -405,26 +404,26 @@ class LabNotebook:
         return self.cell(cell).locator(".jp-Cell-outputArea")
 
     def text(self, cell: int) -> str:
-        """What a cell shows, without its prompts."""
+        """The output of a cell, without prompts."""
         return "\n".join(self.output(cell).locator(".jp-OutputArea-output").all_inner_texts())
 
     def wait_for(self, text: str | re.Pattern[str], cell: int, timeout: float = PATIENCE) -> None:
-        """Wait until a cell shows a text."""
+        """Wait until the output of a cell contains a text."""
         self.output(cell).filter(has_text=text).wait_for(timeout=timeout * 1000)
 
     def trusted(self, cell: int) -> bool:
         return bool(self.js("panel.content.widgets[argument].model.trusted", cell))
 
-    # ------------------------------------------------------------ its kernel
+    # ------------------------------------------------------------ kernel
 
     def interrupt(self) -> None:
-        """As ■ does it."""
+        """Interrupt the kernel, like ■."""
         self.command("notebook:interrupt-kernel")
 
     def idle(self) -> None:
-        """Wait until the kernel has nothing to do: with a cell that fails it drops those behind it.
+        """Wait until the kernel is idle, because a failing cell drops the cells queued after it.
 
-        An answer from its main shell says so, also in a session that has shown no panel yet.
+        Waits for a reply on its main shell, which works before the first panel too.
         """
         self.js("panel.sessionContext.session.kernel.requestKernelInfo().then(() => null)")
 
@@ -439,6 +438,6 @@ PANEL = (
 
 
 def of_cells(sources: Sequence[str]) -> NotebookNode:
-    # Without a kernelspec a dialog asks for one, over everything.
+    # Without a kernelspec, a modal dialog asks for one.
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC})

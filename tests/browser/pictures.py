@@ -1,6 +1,6 @@
-"""Makes the pictures in docs/images, by hand: `python tests/browser/pictures.py [NAME ...]`.
+"""Takes the screenshots in docs/images: `python tests/browser/pictures.py [NAME ...]`.
 
-Each picture shows one cell of a real JupyterLab, in the theme of its name.
+Each one shows a cell of a real JupyterLab, in the theme that its name says. Run this by hand.
 """
 
 from __future__ import annotations
