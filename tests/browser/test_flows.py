@@ -454,10 +454,7 @@ def test_256_ranks_are_tiles_with_failed_ranks_first(notebook: LabNotebook) -> N
     run.in_phase("failed", 2)
     expect(run.panel.locator(".xn-tiles")).to_have_count(1)
     first = [run.panel.locator("[role=option]").nth(place) for place in range(2)]
-    assert [card.get_attribute("data-rank") for card in first] == [
-        "77",
-        "200",
-    ]  # failed ranks first
+    assert [card.get_attribute("data-rank") for card in first] == ["77", "200"]  # failed first
     run.rank(200).click()
     expect(run.panel.get_by_role("region", name="Errors and notes")).to_contain_text("bad 200")
     expect(run.rows("here 200")).to_be_visible()

@@ -392,10 +392,7 @@ def test_tqdm_bar_replaces_finished_loops(run, observer):
     observer.read(100)
     assert card(observer, 0).bars == (Bar("", 45, 100, 40.5, 1),)
     samples(run, 0, at=21.0, loops=(Loop(label="epochs", done=1, total=3, rate=None),))
-    assert [bar.label for bar in card(observer, 0).bars] == [
-        "epochs",
-        "",
-    ]  # the tqdm bar is inside the loop
+    assert [bar.label for bar in card(observer, 0).bars] == ["epochs", ""]  # tqdm is inner
 
 
 def test_stopping_run_has_no_remaining_time_or_rate(run, observer):

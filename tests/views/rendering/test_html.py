@@ -368,11 +368,7 @@ def test_only_first_error_is_open() -> None:
     page = Page(
         rendering.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False))))
     )
-    assert ["open" in box for box in page.named("details")] == [
-        False,
-        True,
-        False,
-    ]  # the files come first
+    assert ["open" in box for box in page.named("details")] == [False, True, False]  # files first
 
 
 def test_errors_appear_before_output() -> None:
