@@ -122,9 +122,7 @@ def test_withdrawn_question_does_not_block_the_next_cell(notebook: LabNotebook) 
     notebook.execute("'and the next cell runs'")
 
 
-def test_dollar_signs_mean_math_only_in_displays(
-    notebook: LabNotebook,
-) -> None:
+def test_dollar_signs_mean_math_only_in_displays(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", DOLLARS)
     expect(run.rows("pays $3 and $4")).to_be_visible()
     run.let_go()

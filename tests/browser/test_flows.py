@@ -320,9 +320,7 @@ def test_background_run_does_not_block_other_cells(notebook: LabNotebook) -> Non
     assert "True" in notebook.text(notebook.execute("behind.wait(); behind.ok"))
 
 
-def test_reload_shows_saved_snapshot_with_call_for_the_result(
-    notebook: LabNotebook,
-) -> None:
+def test_reload_shows_saved_snapshot_with_call_for_the_result(notebook: LabNotebook) -> None:
     notebook.execute("from xla_nb.views.panel import view\nsaves, view._SAVE = view._SAVE, 0.5")
     notebook.execute(
         "from xla_nb.views.panel import widget\nloads, widget._LOADS = widget._LOADS, 60"
@@ -353,9 +351,7 @@ def test_reload_shows_saved_snapshot_with_call_for_the_result(
 
 
 @pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test
-def test_panel_of_background_run_works_after_reload(
-    restarted: LabNotebook,
-) -> None:
+def test_panel_of_background_run_works_after_reload(restarted: LabNotebook) -> None:
     run = flow(restarted, "-n 2 --bg -o behind", TRAIN)
     expect(run.rows("hello from 1")).to_be_visible()
     restarted.save()
@@ -481,9 +477,7 @@ def test_panel_works_in_notebook_7(lab: Lab) -> None:
 # ---------------------------------------------------------------- the kernel's status
 
 
-def test_lab_shows_kernel_busy_while_cell_runs(
-    notebook: LabNotebook,
-) -> None:
+def test_lab_shows_kernel_busy_while_cell_runs(notebook: LabNotebook) -> None:
     check_busy_status(notebook, "lab")
 
 

@@ -184,9 +184,7 @@ def test_panel_of_live_ranks_lists_cells_and_shuts_down_in_jupyterlab(
 
 @pytest.mark.slow
 @pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test
-def test_cells_that_end_before_their_panel_loads_leave_no_error(
-    restarted: LabNotebook,
-) -> None:
+def test_cells_that_end_before_their_panel_loads_leave_no_error(restarted: LabNotebook) -> None:
     restarted.reload()
     start = restarted.add("%xla_start -n 1")
     cells = [start, *(restarted.add(f"%%xla\nprint({number})") for number in range(20))]
@@ -244,9 +242,7 @@ def test_kernel_restart_after_reload_freezes_panel(restarted: LabNotebook, busy:
 
 
 @pytest.mark.leaves("temporary", "processes")
-def test_kernel_shutdown_without_notice_freezes_panel(
-    restarted: LabNotebook,
-) -> None:
+def test_kernel_shutdown_without_notice_freezes_panel(restarted: LabNotebook) -> None:
     """The last test: no kernel is left."""
     started = restarted.execute("import os\n%xla_start -n 1\nprint('pid', os.getpid())")
     headline = restarted.output(started).locator(".xn-headline")

@@ -836,9 +836,7 @@ def test_nonfinite_values_are_named_and_marked(panel: Panel) -> None:
     assert axis(panel) == []
 
 
-def test_many_ranks_show_mean_range_and_line_of_selected_rank(
-    opened: Opener,
-) -> None:
+def test_many_ranks_show_mean_range_and_line_of_selected_rank(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(40)), series=loss(*([1, rank] for rank in range(40))))
     shown = panel.page.locator("[data-figure=loss]")
@@ -1660,9 +1658,7 @@ def test_only_the_diagnosis_is_announced(panel: Panel) -> None:
     expect(loud).to_have_text("4 ranks run")
 
 
-def test_diagnosis_is_announced_again_only_if_more_than_numbers_change(
-    panel: Panel,
-) -> None:
+def test_diagnosis_is_announced_again_only_if_more_than_numbers_change(panel: Panel) -> None:
     def diagnose(sentence: str, *ranks: int) -> None:
         speak_at_once(panel)
         panel.tell(diagnosis=warned(sentence, *ranks))

@@ -920,9 +920,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_html_uses_only_markup_allowed_in_untrusted_notebooks(
-    sample: Snapshot,
-) -> None:
+def test_html_uses_only_markup_allowed_in_untrusted_notebooks(sample: Snapshot) -> None:
     page = Page(rendering.render_html(sample))
     assert {tag for tag, _ in page.elements} <= TAGS
     assert {name for _, attributes in page.elements for name in attributes} <= ATTRIBUTES
