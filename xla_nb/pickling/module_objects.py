@@ -85,7 +85,7 @@ class _ImportRecorder(importlib.abc.MetaPathFinder):
 
     def __init__(self, on_reload: Callable[[str, types.ModuleType], None]) -> None:
         self.times = dict.fromkeys(sys.modules, time.time_ns())  # upper bound for these
-        self.fresh: list[str] = []  # names imported since `note_imports`
+        self.fresh: set[str] = set()  # names imported since `note_imports`
         self._on_reload = on_reload
 
     def find_spec(
@@ -94,7 +94,7 @@ class _ImportRecorder(importlib.abc.MetaPathFinder):
         if target is not None and is_own(target):
             self._on_reload(fullname, target)
         self.times[fullname] = time.time_ns()
-        self.fresh.append(fullname)
+        self.fresh.add(fullname)
         return None
 
 
@@ -165,7 +165,7 @@ class Modules:
 
     def note_imports(self) -> None:
         """Record what new imports of own modules define, before %autoreload changes it."""
-        names, self._recorder.fresh = self._recorder.fresh, []
+        names, self._recorder.fresh = self._recorder.fresh, set()
         for name in names:
             module = sys.modules.get(name)
             if isinstance(module, types.ModuleType) and is_own(module):

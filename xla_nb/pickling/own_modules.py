@@ -153,15 +153,16 @@ class Uses:
             else:
                 result.imports.add(name)
                 result.values.update(_values_to_set(module, name, "", self.names, is_behind(name)))
+        reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
         for definition in self._reached.values():
+            bases = _bases(definition)
+            reached += bases
             result.notes.update(
                 _FORMER_BASE.format(_path(definition), _path(base), base.__module__)
-                for base in _bases(definition)
+                for base in bases
                 if base is not definition and not is_behind(base.__module__)
                 if module_objects.of_this_process().was_replaced(base)
             )
-        reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
-        reached += (base for obj in self._reached.values() for base in _bases(obj))
         for obj in dict.fromkeys(reached):
             name, path = obj.__module__, obj.__qualname__
             if not _own_module(name):

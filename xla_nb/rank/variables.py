@@ -344,8 +344,8 @@ def _has_attributes_only(cls: type) -> bool:
 
 
 def _is_installed(cls: type) -> bool:
-    """Whether it is a class of an installed package other than torch: a figure of matplotlib has
-    a thousand parts, many by their addresses."""
+    """True for a class of an installed package other than torch: a matplotlib figure has a thousand
+    parts, many of them keyed by address."""
     module = untrusted.module_of(cls)
     file = str(getattr(sys.modules.get(module), "__file__", ""))
     return "-packages/" in file and module.partition(".")[0] != "torch"
