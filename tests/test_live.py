@@ -833,11 +833,12 @@ def test_objects_that_autoreload_updates_in_place_are_updated_on_ranks(live, mod
 
 
 def test_a_function_added_by_autoreload_reads_the_notebooks_values(live, module):
-    text = "LOG = []\nclass Meter:\n    extra = [1]\n"
+    text = "LOG = []\nclass Meter:\n    extra = [1]\n    def first(self): return 1\n"
     module("meters", text, 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
     try:
         live.ok("import meters\nmeter = meters.Meter()")
+        live.ok("meter.first()")  # IPython has read the file by then, and patches it in place
         module("meters", f"{text}    def total(self): return sum(self.extra), LOG\n", 2e9)
         live.ok("meters.Meter.extra.append(2); meters.LOG.append('x')")
         assert live.value("meter.total()") == "(3, ['x'])"
