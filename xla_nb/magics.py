@@ -548,9 +548,9 @@ class XlaMagics(Magics):
         belong to the ranks; any other name that the cell reads has its current value in the
         notebook. The value of the last expression is each rank's result.
 
-        RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
-        -o NAME     also bind the Run to NAME, even if it fails
-        --group     which live ranks, if there are several (%xla_start --name)
+        RANKS         ranks that run it: 0, 0,2 or 1-3 (default: all)
+        -o NAME       also bind the Run to NAME, even if it fails
+        --group NAME  which live ranks, if there are several (%xla_start --name)
 
         The other options are those of %%xla_spawn. Returns a Run.
         """

@@ -180,7 +180,7 @@ def test_dunder_file_is_reported_missing_and_can_be_tested_for(notebook, cell):
     notebook.run("def g(): return __file__")
     for source in (cell, "def f(i): return g()"):
         (note,) = notebook.build(source).notes
-        assert "name '__file__' is not defined in this cell" in note
+        assert "`__file__` is not defined in this cell" in note
     asks = "try:\n    where = __file__\nexcept NameError:\n    where = 'none'\n"
     assert notebook.launch(f"{asks}where") == "none"
     notebook.run("def g():\n" + textwrap.indent(asks, "    ") + "    return where")
@@ -227,7 +227,7 @@ def build_with_note(notebook, launched, place):
     program = notebook.build(launched, entry="f" if "def f(" in launched else None)
     (note,) = program.notes
     cell, _, line = place.partition(":")
-    said = r"name '\w+' is not defined in this cell or in the notebook\. (.* )?A rank that"
+    said = r"`\w+` is not defined in this cell or in the notebook\. (.* )?A rank that"
     assert re.match(rf"Cell In\[{cell}\], line {line}( of `[\w.<>]+`)?: {said}", note)
     return program, note
 

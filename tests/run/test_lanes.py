@@ -250,6 +250,21 @@ def test_compiling_steps_are_left_out():
     assert track(*first, *counted).step == pytest.approx(0.02, rel=0.05)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_step_time_is_unknown_while_the_first_steps_compile(steps):
+    compiling = [(100.0 + n, {"steps": 1, "compiling": float(n)}) for n in range(29)]
+    compiled = {"steps": 1 + steps, "compiles": steps, "compile_seconds": 28.5}
+    assert track(*compiling, (129.3, compiled)).step is None
+
+
+def test_step_time_leaves_out_the_compilation_in_progress():
+    made = track(
+        *((100.0 + n, {"steps": 1 + n}) for n in range(4)),
+        (113.0, {"steps": 5, "compiling": 9.0}),
+    )
+    assert made.step == pytest.approx(1.0)
+
+
 def test_step_time_includes_waiting_and_compilation_that_every_step_has():
     made = track(
         (100.0, {"steps": 1, "waited": 0.0}),

@@ -102,6 +102,13 @@ def test_headline_counts_consequential_failures_separately():
     assert sentences.headline(state) == headline
 
 
+def test_clause_follows_a_message_without_its_full_stop():
+    state = run_of(failed(1, "No data (3)."), replace(failed(0, "gone"), follows=True))
+    headline = "ValueError: No data (3); 1 other failed because of it"
+    assert sentences.headline(state).endswith(headline)
+    assert sentences.headline(run_of(failed(1, "No data."))).endswith("ValueError: No data.")
+
+
 def test_consequential_failure_with_the_same_error_counts_as_consequence():
     state = run_of(failed(1), replace(failed(0), follows=True))
     assert sentences.headline(state).endswith("ValueError: boom; 1 other failed because of it")

@@ -82,7 +82,7 @@ class MissingNames:
         for name, place in missing.items():
             if name in self.lost:
                 raise ProgramError(f"{place}: {self.lost[name]}. Nothing was run on ranks.")
-            why = f"name '{name}' is not defined in this cell or in the notebook.{self._hint(name)}"
+            why = f"`{name}` is not defined in this cell or in the notebook.{self._hint(name)}"
             if name in self.history:
                 why = f"`{name}` is IPython history, which ranks do not get. Name the value."
             yield f"{place}: {why} A rank that reaches that line raises NameError"

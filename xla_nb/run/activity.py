@@ -98,7 +98,7 @@ class Window:
             steps=steps,
             executed=max(0, min(new.executed - old.executed, steps)),
             compiles=new.compiles - old.compiles,
-            compiling=new.compile_seconds - old.compile_seconds,
+            compiling=_compile_time(new) - _compile_time(old),
             waited=None if new.waited is None else new.waited - (old.waited or 0.0),
             locked=new.lock_waited - old.lock_waited,
             data=new.data_waited - old.data_waited,
@@ -275,8 +275,8 @@ class Track:
     @property
     def step(self) -> float | None:
         """Seconds per item of its current or last loop; if there is none, seconds from one step to
-        the next in the last minute, without compilation unless most steps compiled. None until
-        known."""
+        the next in the last minute, without compilation unless most of many steps compiled. None
+        until known."""
         last = self.sample
         if last is not None and last.loops_step and last.loops:  # samples of live ranks have none
             rate = last.loops[-1].rate
@@ -284,7 +284,9 @@ class Track:
         if self.pace is None:
             return None
         window = Window.between(self._marks[0], self._marks[-1])
-        seconds = window.seconds - (window.compiling if 2 * window.compiles < window.steps else 0.0)
+        # The first steps of any program compile. That says nothing of the steps that follow.
+        each_compiles = window.steps >= _PACE_STEPS and 2 * window.compiles >= window.steps
+        seconds = window.seconds - (0.0 if each_compiles else window.compiling)
         return seconds / window.steps if seconds >= _MIN_STEPS_TIME and window.steps else None
 
     # ---------------------------------------------------------- progress
@@ -398,7 +400,7 @@ def _spent(old: Sample, new: Sample) -> dict[str, float]:
 
     def count(sample: Sample) -> dict[str, float]:
         return {
-            "compiling": sample.compile_seconds + sample.compiling,
+            "compiling": _compile_time(sample),
             "others": (sample.waited or 0.0) + sample.lock_waited,
             "data": sample.data_waited,
             "blocked": sample.blocked,
@@ -407,6 +409,11 @@ def _spent(old: Sample, new: Sample) -> dict[str, float]:
 
     first = count(old)
     return {name: max(0.0, last - first[name]) for name, last in count(new).items()}
+
+
+def _compile_time(sample: Sample) -> float:
+    """Seconds of compiling so far, a compilation in progress included."""
+    return sample.compile_seconds + sample.compiling
 
 
 def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:

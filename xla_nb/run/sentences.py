@@ -257,6 +257,7 @@ def _failure_text(state: RunState, first: RankError, others: list[RankError]) ->
         group = [first, *same]
         subject = several(len(group), "rank") if unlike else _of_all(len(group), len(state.ranks))
         text = _alike_text(group, subject) + _returned_text(state, first.rank)
+    text = text.removesuffix(".") if followers or unrelated else text
     if followers:
         text += f"; {several(len(followers), 'other')} failed because of it"
     if len(unrelated) == 1:
