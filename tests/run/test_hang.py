@@ -232,7 +232,8 @@ def test_hang_is_over_when_the_lock_is_acquired_after_all(run):
     run.take(events.RankFinished(at=0.5, rank=1, preview="", nbytes=0))
     waits_for_the_lock(run, 0, holder=1)
     assert len(watched.at(5)) == 1
-    run.has(0, activity="running", operation="", missing=(), since=6.0)  # another rank released it
+    # Another rank released it.
+    run.has(0, activity="running", operation="", missing=(), since=6.0, locks=1)
     (over,) = watched.at(*range(6, 30))
     assert isinstance(over, events.HangOver)
 

@@ -75,26 +75,11 @@ def test_kill_is_repeated_before_the_feed_is_closed(ladder, engine, feed):
 def test_rank_that_starts_during_a_stop_gets_the_same_signal(ladder, engine, feed):
     ladder.meet("", 102)
     ladder.climb(0, feed, HERE)
-    for pid in (101, 102, 102):
-        ladder.meet("", pid)
+    ladder.meet("", 102)
     assert engine.interrupted == [[100, 101], [102]]
     ladder.climb(4, feed, HERE)
     ladder.meet("", 102)
     assert engine.terminated == [[100, 101], [102]]
-
-
-def test_rank_signaled_before_it_started_is_signaled_again(ladder, engine, feed):
-    ladder.climb(0, feed, HERE, waiting={101})
-    ladder.meet("", 100)
-    ladder.meet("", 101)
-    assert engine.interrupted == [[100, 101], [101]]
-
-
-def test_live_rank_that_missed_the_signal_is_signaled_again(ladder, engine, feed):
-    ladder.climb(0, feed, HERE)
-    ladder.meet("", 101)
-    ladder.meet("", 101, again=True)
-    assert engine.interrupted == [[100, 101], [101]]
 
 
 def test_only_interrupts_are_repeated(ladder, engine, feed):

@@ -14,7 +14,7 @@ from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import Sample
 from xla_nb.run import waits
 from xla_nb.run.activity import RankStatus, Window
-from xla_nb.run.stacks import Followed
+from xla_nb.run.stacks import InProgress
 from xla_nb.run.state import RunState
 from xla_nb.run.waits import WAITED, line
 from xla_nb.wording import exactly, listed, ranks, several
@@ -187,7 +187,7 @@ def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded
 
 
 def conclude(
-    run: Followed, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
+    run: InProgress, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
 ) -> None:
     """Add conclusions from a run's newest samples to it: not to a failed run, where they do not
     matter, and not to live ranks, whose cells have them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xla_nb.messages.events import Concluded, Event, FigureTurned
-from xla_nb.run.hang import Watched
+from xla_nb.run.stacks import InProgress
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of conclusion about them
@@ -17,7 +17,7 @@ _NAME_LENGTH, _MAX_NAMES = 40, 3  # characters of a name; names listed after the
 class FigureWatch:
     """Watches one run, and stops it if `stops`."""
 
-    def __init__(self, run: Watched, *, stops: bool) -> None:
+    def __init__(self, run: InProgress, *, stops: bool) -> None:
         self._run, self._stops, self._has_stopped = run, stops, False
         #: By name and rank; the figure that became non-finite first is first.
         self._non_finite: dict[str, dict[int, FigureTurned]] = {}

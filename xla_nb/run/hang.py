@@ -7,36 +7,22 @@ call. A report is an event, so that every view, the record and a reopened run ha
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from xla_nb.messages import events
-from xla_nb.record.files import Record, partial
+from xla_nb.record.files import partial
 from xla_nb.run import waits
-from xla_nb.run.activity import RankStatus, Tracks
-from xla_nb.run.stacks import Asked, Inquiry
+from xla_nb.run.activity import RankStatus
+from xla_nb.run.stacks import InProgress, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
 _INTERVAL, _SHORT, _SHORTEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
 _MANY_RANKS = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer
 _NEAR = 0.8  # share of the time without progress from which a rank is reported with hung ones
 _LOCK_WAIT = 1.0  # seconds of a wait for an ended rank's lock until it is reported
-_RETRY = 10.0  # seconds between two waits for the lock that count as one
 _FREE, _MAX_GAP = 10, 3600.0  # reports, after which each interval doubles, up to _MAX_GAP
-
-#: The problem, "lock" or "quiet", and the rank.
-_Reason = tuple[str, int]
-
-
-class Watched(Asked, Protocol):
-    """The part of a run in progress that is watched."""
-
-    record: Record
-    tracks: Tracks
-
-    def take(self, event: events.Event) -> None: ...
-    def stop(self, why: str) -> None: ...
 
 
 class HangWatch:
@@ -46,12 +32,11 @@ class HangWatch:
     stops  a report stops the run
     """
 
-    def __init__(self, run: Watched, after: float, *, stops: bool) -> None:
+    def __init__(self, run: InProgress, after: float, *, stops: bool) -> None:
         self._run, self._after, self._stops = run, after, stops
         self._looked_at = self._reported_at = float("-inf")  # last look and last report
         self._report_count = 0
-        self._lock_waits: dict[int, float] = {}  # when ranks were last seen waiting for the lock
-        self._reported: frozenset[_Reason] = frozenset()
+        self._reported: set[int] = set()  # the ranks in a report that is not over
         self._inquiry: Inquiry | None = None
 
     def act(self, now: float) -> None:
@@ -72,74 +57,53 @@ class HangWatch:
 
     def _look(self, now: float) -> None:
         statuses = self._statuses(now)
-        over = self._reported - self._reasons(statuses, _NEAR) - self._lock_waiters(statuses, now)
-        if over:
+        age = now - self._reported_at
+        moved = {s.rank for s in statuses if s.phase in ENDED or s.quiet < age}
+        if over := self._reported & moved:
             self._report_over(over, statuses)
-        new = self._reasons(statuses) - self._reported
-        if new and now - self._reported_at >= self._gap(any(kind != "quiet" for kind, _ in new)):
+        locked_out = _locked_out(statuses) - self._reported
+        quiet = self._quiet(statuses) - self._reported
+        if (locked_out | quiet) and age >= self._gap(bool(locked_out)):
             self._inquiry = Inquiry(self._run)
-
-    def _lock_waiters(self, statuses: list[RankStatus], now: float) -> frozenset[_Reason]:
-        """Ranks that waited for the lock recently: one that tries again and again may be seen
-        between two attempts."""
-        running = [s for s in statuses if s.phase not in ENDED]
-        self._lock_waits.update((s.rank, now) for s in running if s.waits_for_lock)
-        recent = (
-            s.rank for s in running if now - self._lock_waits.get(s.rank, float("-inf")) < _RETRY
-        )
-        return frozenset(("lock", rank) for rank in recent)
 
     def _gap(self, certain: bool) -> float:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
-        `certain`: the new reason does not depend on elapsed time."""
+        `certain`: the new problem does not depend on elapsed time."""
         doublings = min(max(0, self._report_count - _FREE), 20)
         gap = min(_MAX_GAP, (60 if certain else self._after) * 2.0**doublings)
         return max(0.0 if certain else self._after, gap if self._report_count >= _FREE else 0.0)
 
-    def _report_over(self, over: frozenset[_Reason], statuses: list[RankStatus]) -> None:
-        self._reported = frozenset()
+    def _report_over(self, over: set[int], statuses: list[RankStatus]) -> None:
+        self._reported = set()
         hang = self._run.state.hang
         if hang is None or hang.over:
             return
-        numbers = sorted({rank for _, rank in over})
-        self._run.take(events.HangOver(why=waits.why_over(numbers, statuses)))
+        self._run.take(events.HangOver(why=waits.why_over(sorted(over), statuses)))
 
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         statuses = [_with_answer(s, answers.get(s.rank)) for s in self._statuses(now)]
-        if not self._reasons(statuses) - self._reported:
+        locked_out = _locked_out(statuses)
+        if not (locked_out | self._quiet(statuses)) - self._reported:
             return  # they have made progress since
         # Ranks begin to wait one after the other: put all of them into one report.
-        reasons = self._reasons(statuses, _NEAR)
-        self._reported, self._reported_at = reasons, now
+        self._reported, self._reported_at = locked_out | self._quiet(statuses, _NEAR), now
         self._report_count += 1
         verdict = waits.verdict(statuses, _NEAR * self._after)
         self._run.take(
             events.HangReported(
                 verdict=verdict,
-                ranks=tuple(sorted({rank for _, rank in reasons})),
+                ranks=tuple(sorted(self._reported)),
                 groups=tuple(waits.groups(statuses, answers)),
             )
         )
         if self._stops:
             self._run.stop(f"Stopped at a hang: {verdict}")  # with the times at the stop
 
-    def _reasons(self, statuses: list[RankStatus], share: float = 1.0) -> frozenset[_Reason]:
-        """One reason for each rank with a problem; ranks are quiet after `share` of the time."""
-        by_rank = {status.rank: status for status in statuses}
-        running = [status for status in statuses if status.phase not in ENDED]
-        reasons: set[_Reason] = set()
-        for status in running:
-            holders = [by_rank[rank] for rank in status.missing if rank in by_rank]
-            if (
-                status.waits_for_lock
-                and status.lasting >= _LOCK_WAIT
-                and any(holder.phase in ENDED for holder in holders)
-            ):
-                reasons.add(("lock", status.rank))
-            elif self._after and status.quiet >= share * self._after:
-                reasons.add(("quiet", status.rank))
-        return frozenset(reasons)
+    def _quiet(self, statuses: list[RankStatus], share: float = 1.0) -> set[int]:
+        """Running ranks without progress for `share` of the time."""
+        after = share * self._after or math.inf
+        return {s.rank for s in statuses if s.phase not in ENDED and s.quiet >= after}
 
     def _statuses(self, now: float) -> list[RankStatus]:
         self._looked_at = now
@@ -168,6 +132,13 @@ class HangWatch:
             with contextlib.suppress(OSError):
                 size += path.stat().st_size
         return size
+
+
+def _locked_out(statuses: list[RankStatus]) -> set[int]:
+    """Ranks that wait for the lock of an ended rank."""
+    known = {status.rank: status for status in statuses}
+    waiting = (s for s in statuses if s.waits_for_lock and s.lasting >= _LOCK_WAIT)
+    return {s.rank for s in waiting if waits.for_ended(s, known)}
 
 
 def _with_answer(status: RankStatus, answer: events.StackGroup | None) -> RankStatus:

@@ -41,6 +41,10 @@ _TICK, _SOON = 0.1, 0.2  # seconds between looks; until the first at ranks, whic
 _SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOW_TIMEOUT = 5.0  # seconds that a view in the background has to show the end
+_SIGTERM = (
+    "Sent SIGTERM to {}, which did not exit within {:g} s of the interrupt (--grace). Some finally "
+    "blocks may not have finished."
+)
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
 
@@ -226,8 +230,7 @@ class Run(RecordedRun):
             self.take(events.SignalSent(number=sent, of_group=of_group))
             for callback in self._at_force:
                 callback(self, sent)
-        waiting = {rank.pid for rank in running if rank.pid and rank.phase == "starting"}
-        self._ladder.climb(now, self._feed, by_host, waiting)
+        self._ladder.climb(now, self._feed, by_host)
         return sent
 
     def ask_stacks(self) -> None:
@@ -288,21 +291,18 @@ class Run(RecordedRun):
     def _take_or_end(self, event: events.Event | None) -> None:
         """Take an event; None: no more events can arrive."""
         if event is None or isinstance(event, events.JobEnded):  # all other events have arrived
-            self._notify(changes(self.state))
+            if sentence := changes(self.state):
+                self.take(events.Notice(text=sentence))
             conclusions.conclude(self, self.label, conclusions.at_end)
-        if event is not None or self.state.ended is not None:
+        if isinstance(event, events.RankStarted | events.JobStarted):
+            with self._stop_lock:  # else a stop might send it the signal before `meet` does
+                self.take(event)
+                for rank in event.live if isinstance(event, events.JobStarted) else (event,):
+                    self._ladder.meet(event.host, rank.pid)
+        elif event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
-            if isinstance(event, events.RankStarted | events.JobStarted) and self.state.stopping:
-                rank_events = event.live if isinstance(event, events.JobStarted) else (event,)
-                with self._stop_lock:
-                    for rank_event in rank_events:
-                        self._ladder.meet(event.host, rank_event.pid, again=rank_event is event)
-            return
-        self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
-
-    def _notify(self, sentence: str) -> None:
-        if sentence:
-            self.take(events.Notice(text=sentence))
+        else:
+            self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
@@ -356,15 +356,8 @@ class Run(RecordedRun):
                 if self._staying is not None and staying:
                     where = self._staying.with_stacks(staying, now)  # this notes their places too
                 if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
-                    self.take(events.Notice(text=self._describe_sigterm(staying, where)))
-
-    def _describe_sigterm(self, staying: list[int], where: str) -> str:
-        sentence = (
-            f"Sent SIGTERM to {ranks(staying)}, which did not exit within "
-            f"{self._options.grace:g} s of the interrupt (--grace). Some finally blocks may not "
-            "have finished."
-        )
-        return f"{sentence}\n{where}"
+                    sentence = _SIGTERM.format(ranks(staying), self._options.grace)
+                    self.take(events.Notice(text=f"{sentence}\n{where}"))
 
     def _handle_staying(self, now: float) -> None:
         """Ask staying ranks where they are and report once that they stay; kill the ranks that have
@@ -389,15 +382,11 @@ class Run(RecordedRun):
         """Kill processes that have not exited some time after the ranks ended."""
         assert self._settled_at is not None
         if not self._ladder.is_killing and now >= self._settled_at + self._patience:
-            if not self.state.stopping:
-                self._report_lingering()
+            text = left_running(self.state, self._patience, lives=bool(self._group))
+            if text and not self.state.stopping:
+                self.take(events.Notice(text=text))
             with self._stop_lock:
                 self._climb(now, self.state.settled)
-
-    def _report_lingering(self) -> None:
-        """Report what is about to be killed."""
-        if text := left_running(self.state, self._patience, lives=bool(self._group)):
-            self.take(events.Notice(text=text))
 
 
 def _by_host(running: Iterable[RankState]) -> dict[str, list[int]]:

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from xla_nb.messages.events import Event, StackGroup
+from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample
+from xla_nb.run.activity import Tracks
 from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.wording import ranks
 
@@ -22,26 +24,24 @@ _POLL = 0.05
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-class Asked(Protocol):
-    """The part of a run in progress that is needed to ask its ranks."""
+class InProgress(Protocol):
+    """The part of a run in progress that its watches need."""
 
     state: RunState
+    record: Record
+    tracks: Tracks
     changed: threading.Condition
 
     def ask_stacks(self) -> None: ...
     def sample(self, rank: int) -> Sample | None: ...
-
-
-class Followed(Asked, Protocol):
-    """One that also takes events about it."""
-
     def take(self, event: Event) -> None: ...
+    def stop(self, why: str) -> None: ...
 
 
 class Inquiry:
     """One question, asked on creation."""
 
-    def __init__(self, run: Asked) -> None:
+    def __init__(self, run: InProgress) -> None:
         self._run = run
         self._requested = time.time()
         self._deadline = time.monotonic() + PATIENCE
@@ -80,13 +80,13 @@ class Inquiry:
         return rank.located is not None and rank.located >= self._requested
 
 
-def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
+def known(run: InProgress, numbers: Iterable[int], since: float) -> list[StackGroup]:
     """The places of these ranks, from their answers since they were asked, at `since` (in seconds
     since the epoch)."""
     return grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
 
 
-def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
+def _answer(run: InProgress, rank: RankState, since: float) -> StackGroup:
     if rank.located is not None and rank.located >= since:
         return told(rank)
     sample, interrupt, place = run.sample(rank.rank), rank.interrupted, ""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
 from xla_nb.run import stacks
-from xla_nb.run.stacks import Followed, alike
+from xla_nb.run.stacks import InProgress, alike
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import listed, ranks
 
@@ -33,7 +33,6 @@ class Ladder:
     def __init__(self, run: str, engine: Engine, grace: float) -> None:
         self._run, self._engine, self._grace = run, engine, grace
         self._rung = 0
-        self._signaled: set[tuple[str, int]] = set()  # processes that the last rung reached
         self.due: float | None = None
 
     @property
@@ -45,19 +44,11 @@ class Ladder:
         rung = min(self._rung, 2) if some_run else 2
         return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
 
-    def climb(
-        self,
-        now: float,
-        feed: Feed,
-        pids: Mapping[str, Sequence[int]] | None,
-        waiting: Collection[int] = (),
-    ) -> None:
+    def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]] | None) -> None:
         """Take the next rung, at `now`. `pids` are the processes of running ranks, by host; None:
-        none runs. Processes in `waiting` have not begun yet, and ignore an interrupt."""
+        none runs."""
         self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
         pids = pids or {}
-        processes = ((host, pid) for host, numbers in pids.items() for pid in numbers)
-        self._signaled = {process for process in processes if process[1] not in waiting}
         if self._rung == 1:
             self._engine.signal(self._run, pids, signal.SIGINT)
             self.due = now + self._grace
@@ -78,11 +69,9 @@ class Ladder:
         if self._rung == 1 and pids:
             self._engine.signal(self._run, pids, signal.SIGINT)
 
-    def meet(self, host: str, pid: int, *, again: bool = False) -> None:
-        """Send a rank that has just begun the signal that the others got; `again`: even if it was
-        sent before, as it was ignored then."""
-        if self._rung in (1, 2) and (again or (host, pid) not in self._signaled):
-            self._signaled.add((host, pid))
+    def meet(self, host: str, pid: int) -> None:
+        """Send a rank that has just begun the signal that the others got."""
+        if self._rung in (1, 2):
             number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
             self._engine.signal(self._run, {host: [pid]}, number)
 
@@ -102,7 +91,7 @@ class Staying:
     before they are ended by force, which never waits. The run was stopped at `stopped`, from
     `time.monotonic()`, like `now`; that is `at` on the clock of events."""
 
-    def __init__(self, run: Followed, stopped: float, at: float) -> None:
+    def __init__(self, run: InProgress, stopped: float, at: float) -> None:
         self._run, self._stopped_at = run, stopped
         self._asked: float | None = None
         self._asked_at = at  # on the clock of events

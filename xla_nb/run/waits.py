@@ -113,7 +113,7 @@ def verdict(statuses: Iterable[RankStatus], after: float) -> str:
     known = {status.rank: status for status in statuses}
     running = [s for s in known.values() if s.phase not in ENDED]
     hung = _numbers(s for s in running if s.quiet >= (after or math.inf))
-    due = hung | _numbers(s for s in running if s.waits_for_lock and _waits_for_ended(s, known))
+    due = hung | _numbers(s for s in running if s.waits_for_lock and for_ended(s, known))
     due |= _numbers(s for s in running if due.intersection(s.missing))
     others = due.union(*(known[rank].missing for rank in due)) & known.keys() - hung
     texts = [_clauses(known[rank] for rank in sorted(group)) for group in (hung, others) if group]
@@ -130,7 +130,8 @@ def _clauses(statuses: Iterable[RankStatus]) -> str:
     return "; ".join([*clauses, *([f"{omitted} more places in the report"] if omitted > 0 else [])])
 
 
-def _waits_for_ended(waiting: RankStatus, known: Mapping[int, RankStatus]) -> bool:
+def for_ended(waiting: RankStatus, known: Mapping[int, RankStatus]) -> bool:
+    """Whether it waits for a rank that has ended."""
     return any(known[rank].phase in ENDED for rank in waiting.missing if rank in known)
 
 
