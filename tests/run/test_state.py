@@ -70,7 +70,7 @@ def test_first_failure_stays_the_first_trouble():
 def test_dead_process_kills_its_rank():
     state = fold(*started(2), events.ProcessDied(pid=101, status=-9))
     assert state.ranks[1].phase == "died"
-    assert state.ranks[1].death == -9
+    assert state.ranks[1].death.status == -9
     assert state.first_trouble == 1
 
 
@@ -146,7 +146,7 @@ def test_job_that_ends_before_its_ranks_start_fails_with_its_cause():
 def test_rank_interrupted_without_a_stop_is_the_first_trouble():
     follows = replace(failed(1), follows=True)
     state = fold(*started(2), follows, events.RankStopped(rank=0))
-    assert (state.ranks[0].phase, state.ranks[0].death) == ("died", -2)
+    assert (state.ranks[0].phase, state.ranks[0].death.status) == ("died", -2)
     assert state.first_trouble == 0
 
 

@@ -6,7 +6,6 @@ Each program is its own Run, launched like any other. Names that it binds belong
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shlex
 import signal
@@ -23,7 +22,7 @@ from xla_nb.messages.orders import Turn
 from xla_nb.program.build import Program
 from xla_nb.program.cell_text import Cell
 from xla_nb.program.imports import imported_as
-from xla_nb.record.files import Record
+from xla_nb.record.files import Folder, Record
 from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
@@ -116,10 +115,14 @@ class Group:
         return tuple(sorted(rank.rank for rank in states if rank.pid and rank.phase not in ENDED))
 
     @property
-    def _is_starting(self) -> bool:
+    def _are_ready(self) -> bool:
+        return self.run.state.has_all_ranks and self.alive == self.world
+
+    @property
+    def _are_starting(self) -> bool:
         state = self.run.state
         is_over = self.run.done or state.stopping or state.ending or state.troubled
-        return not is_over and not (state.has_all_ranks and self.alive == self.world)
+        return not (is_over or self._are_ready)
 
     @property
     def why_lost(self) -> str:
@@ -136,7 +139,7 @@ class Group:
         state = self.run.state
         while not self.run.done and not state.troubled:
             with self.run.changed:
-                if state.has_all_ranks and self.alive == self.world:
+                if self._are_ready:
                     break
                 self.run.changed.wait(_TICK)
             waiting()
@@ -205,8 +208,8 @@ class Group:
         members = None if chosen == self.world else chosen
         turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
         rank_options = replace(options, n=len(chosen))
-        create = functools.partial(Record.create, folder="parts" if asks else self.run.record)
-        run = launch(program, rank_options, self._engine, on_wait, kind, turn=turn, create=create)
+        folder: Folder | Record = "parts" if asks else self.run.record
+        run = launch(program, rank_options, self._engine, on_wait, kind, turn=turn, folder=folder)
         self._question = run if asks else self._question
         self._programs[run] = chosen
         run.at_force(self._note_loss)
@@ -255,7 +258,7 @@ class Group:
                 "These live ranks belong to the process that started them; a forked process "
                 "cannot use them. Start new ones here: xla_nb.ranks(n=2)."
             )
-        if self._is_starting:
+        if self._are_starting:
             raise UsageError("The live ranks are still starting.")
         chosen = set(members)
         if unknown := chosen - set(self.world):

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from xla_nb.engines import Engine
@@ -28,7 +28,7 @@ from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.record.files import Record
+from xla_nb.record.files import Folder, Record
 from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
@@ -56,12 +56,12 @@ def launch(
     *,
     lives: bool = False,
     turn: Turn | None = None,
-    create: Callable[[str], Record] = Record.create,
+    folder: Folder | Record = "runs",
 ) -> Run:
     """Start a program on every rank; returns its run, of type `kind`, immediately.
 
     lives: the ranks then wait for programs; each of these is launched with its `turn`.
-    create: creates the record of a run by its name.
+    folder: where its record is created.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
@@ -69,7 +69,7 @@ def launch(
     fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
     name = name_at(time.time())
     try:
-        record = create(name)
+        record = Record.create(name, folder)
         path = None if turn is not None else _write_program(record, program)
     except OSError as problem:
         advice = "Set XLA_NB_HOME to a folder of yours with free space."

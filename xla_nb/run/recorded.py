@@ -190,7 +190,8 @@ class RecordedRun(Mapping[int, Any]):
         try:
             fd = private.reading(path)
         except FileNotFoundError:
-            if self.state.ranks[rank].result == 0:
+            returned = self.state.ranks[rank].returned
+            if returned is not None and returned.nbytes == 0:
                 return None
             self.check_files(f"rank {rank}'s result")
             raise XlaNbError(
@@ -301,14 +302,11 @@ class RecordedRun(Mapping[int, Any]):
     def check_files(self, what: str) -> None:
         """Raise XlaNbError if the record, and `what` with it, was removed."""
         if not self.record.path.exists():
-            raise self._missing_error(what)
-
-    def _missing_error(self, what: str) -> XlaNbError:
-        return XlaNbError(
-            f"The files of {self.name} are gone from {self.record.path}, including {what}. "
-            "xla_nb keeps the files of runs that variables or Out refer to, plus those of the "
-            "newest others. Run the cell again."
-        )
+            raise XlaNbError(
+                f"The files of {self.name} are gone from {self.record.path}, including {what}. "
+                "xla_nb keeps the files of runs that variables or Out refer to, plus those of the "
+                "newest others. Run the cell again."
+            )
 
     def __repr__(self) -> str:
         text = "".join(f"; {value.line}" for value in sentences.returned(self.state))
@@ -325,8 +323,13 @@ class RecordedRun(Mapping[int, Any]):
     def summary(self) -> dict[str, Any]:
         """The content of the record's summary."""
         ranks = [
-            {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
-            for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
+            {
+                "rank": number,
+                "device": rank.device,
+                "phase": rank.phase,
+                "result": rank.returned.preview if rank.returned else "",
+            }
+            for number, rank in sorted(self.state.ranks.items())
         ]
         return {
             "run": self.name,
@@ -469,10 +472,7 @@ def _make_entry(record: Record) -> Entry:
             refusal = Entry(name, "", "failed", str(error), None)
             return Entry(name, "", "running", "", None) if is_running else refusal
         if run.state.ranks or is_running:
-            headline = sentences.headline(run.state)
-            launched = run.state.launched
-            entry = Entry(name, run.label, run.state.outcome, headline, run.elapsed)
-            return replace(entry, called=launched.called, notebook=launched.notebook)
+            return _entry_of(name, run.summary())
         return Entry(
             name, "", "failed", "Ended, but the disk was too full to save the outcome", None
         )
@@ -489,10 +489,13 @@ def _read_summary(record: Record) -> Entry | None:
     """An ended run, from its summary; None if there is none, or a full disk cut it short."""
     try:
         body = json.loads(private.read(record.summary))
-        fields = {name: body[name] for name in _SUMMARY_FIELDS if name in body}
-        return Entry(name=record.path.name, **fields)
+        return _entry_of(record.path.name, body)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _entry_of(name: str, summary: Mapping[str, Any]) -> Entry:
+    return Entry(name, **{field: summary[field] for field in _SUMMARY_FIELDS if field in summary})
 
 
 def _fold_events(record: Record, state: RunState) -> tuple[float, int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xla_nb import ansi
-from xla_nb.messages.events import RankFailed
+from xla_nb.messages.events import ProcessDied
 from xla_nb.run.stacks import alike
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import (
@@ -75,18 +75,13 @@ MISMATCH = "CollectiveMismatch"
 def errors(state: RunState) -> dict[int, RankError]:
     """The error of every rank that failed or died; stopped ranks have none."""
     by_rank = {}
-    for rank in state.ranks.values():
-        if rank.failure is not None:
-            by_rank[rank.rank] = error_of(rank.failure)
+    for n, rank in state.ranks.items():
+        if (event := rank.failure) is not None:
+            by_rank[n] = RankError(n, event.kind, event.message, event.place, event.text)
         elif rank.phase == "died":
-            by_rank[rank.rank] = RankError(
-                rank.rank, DIED, death(state, rank), rank.place, rank.crash
-            )
+            stack = rank.death.stack if rank.death is not None else ""
+            by_rank[n] = RankError(n, DIED, death(state, rank), rank.place, stack)
     return by_rank
-
-
-def error_of(event: RankFailed) -> RankError:
-    return RankError(event.rank, event.kind, event.message, event.place, event.text)
 
 
 def death(state: RunState, rank: RankState) -> str:
@@ -96,24 +91,28 @@ def death(state: RunState, rank: RankState) -> str:
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
     if rank.death is None:
         return _cause_of_strays(state) if rank.pid is None else "ended for an unknown reason"
-    if state.group is not None and rank.death >= 0:  # perhaps while it ran nothing
-        return cause_in_short(rank.death, rank.lack)
+    if state.group is not None and rank.death.status >= 0:  # perhaps while it ran nothing
+        return death_in_short(state, rank)
     # It reported where it was; a killed rank could not.
-    is_known = rank.crash or rank.death == -signal.SIGINT
+    is_known = rank.death.stack or rank.death.status == -signal.SIGINT
     where = f" at {rank.place}" if is_known and rank.place else ""
-    return f"{cause_of_death(rank.death, rank.lack)}{where}"
+    return f"{_cause(rank.death)}{where}"
 
 
 def death_in_short(state: RunState, rank: RankState) -> str:
     """The cause in a few words: `killed by SIGKILL`."""
     if rank.lost or rank.death is None:
         return death(state, rank)
-    return cause_in_short(rank.death, rank.lack)
+    return cause_in_short(rank.death.status, rank.death.lack)
+
+
+def _cause(died: ProcessDied) -> str:
+    return cause_of_death(died.status, died.lack)
 
 
 def _cause_of_strays(state: RunState) -> str:
     """The cause for a rank whose process never gave its number: that of all such, if the same."""
-    causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
+    causes = set(map(_cause, state.strays))
     return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
 
 
@@ -134,9 +133,10 @@ class Returned:
 def returned(state: RunState) -> tuple[Returned, ...]:
     """The values that ranks returned, except None and displayed ones; known equals are grouped."""
     values = {
-        rank.rank: (rank.preview, tuple(rank.numbers.items()), rank.digest)
+        event.rank: (event.preview, tuple(event.numbers.items()), event.digest)
         for rank in state.ranks.values()
-        if rank.phase == "finished" and rank.preview not in ("", "None")
+        if rank.phase == "finished" and (event := rank.returned) is not None
+        if event.preview not in ("", "None")
     }
     return tuple(
         Returned(
@@ -184,8 +184,7 @@ def _headline(state: RunState, doing: Mapping[int, str]) -> str:
     if lost := _loss_text(state):
         return lost
     if state.strays:
-        stray = state.strays[0]
-        return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
+        return f"A process of the run {in_past(_cause(state.strays[0]))}"
     if state.stopping and not state.ok and not state.ending:
         return f"{state.stopping}{_meanwhile_text(by_rank)}"
     if not state.ranks:

@@ -24,9 +24,7 @@ class RankState:
     """One rank. `place` is the notebook line at which it failed or was last seen, with `stack`:
     where an interrupt reached it (`interrupted`), or where it was when asked later, at the time
     `located`; if an interrupt ended it, where that reached it. `lost` names the other process whose
-    end ended it, if any. `death`, `lack` and the stack `crash` are from `ProcessDied`. `devices`
-    are named if one process drives several. `result` is the size of its file in bytes; 0: it is
-    None and has no file. `preview`, `numbers` and `digest` are from `RankFinished`."""
+    end ended it, if any. `devices` are named if one process drives several."""
 
     rank: int
     phase: Phase = "starting"
@@ -35,18 +33,13 @@ class RankState:
     device: str = ""
     started: float | None = None
     ended: float | None = None
-    preview: str = ""
-    numbers: dict[str, str] = field(default_factory=dict)
-    digest: str = ""
-    result: int | None = None
+    returned: events.RankFinished | None = None
     place: str = ""
     stack: str = ""
     located: float | None = None
     interrupted: events.RankInterrupted | None = None
     failure: events.RankFailed | None = None
-    death: int | None = None
-    lack: int | None = None
-    crash: str = ""
+    death: events.ProcessDied | None = None
     lost: str = ""
     devices: tuple[str, ...] = ()
 
@@ -239,8 +232,7 @@ class RunState:
                 self._start_rank(event, event.host, event.at)
             case events.RankFinished():
                 rank = self._rank(event.rank)
-                rank.preview, rank.result = event.preview, event.nbytes
-                rank.numbers, rank.digest = event.numbers, event.digest
+                rank.returned = event
                 rank.end("finished", event.at)
                 if self.hang is not None and event.rank in self.hang.report.ranks:
                     self._end_hang(f"Rank {event.rank} returned")
@@ -359,7 +351,8 @@ class RunState:
         if rank.interrupted is not None and rank.phase not in ENDED:
             rank.place, rank.stack = rank.interrupted.place, rank.interrupted.stack
         if not self.stopping and rank.phase not in ENDED:
-            rank.death = -signal.SIGINT
+            pid = rank.pid or 0
+            rank.death = events.ProcessDied(at=event.at, pid=pid, status=-signal.SIGINT)
             rank.end("died", event.at)
             self._note_failure(rank.rank)
         rank.end("stopped", event.at)
@@ -397,7 +390,7 @@ class RunState:
         for rank in dead:
             if rank.phase in ENDED:
                 continue
-            rank.death, rank.lack, rank.crash = event.status, event.lack, event.stack
+            rank.death = event
             rank.place = event.place or rank.place
             rank.end("stopped" if self._is_from_stop(event.status) else "died", event.at)
             self._note_failure(rank.rank)
