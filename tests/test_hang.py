@@ -9,15 +9,15 @@ import os, signal
 def told(run, words):
     "The report with these words in its verdict."
     def is_there():
-        return run.done or (run.state.hang and words in run.state.hang.report.verdict)
+        return run.done or (run.state.hang and words in run.state.hang.verdict)
     with run.changed:
         assert run.changed.wait_for(is_there, {PATIENCE}), run.state.hang
-    assert run.state.hang and words in run.state.hang.report.verdict, run
-    return run.state.hang.report
+    assert run.state.hang and words in run.state.hang.verdict, run
+    return run.state.hang
 def over(run):
     with run.changed:
-        assert run.changed.wait_for(lambda: run.state.hang.over, {PATIENCE})
-    return run.state.hang.over
+        assert run.changed.wait_for(lambda: run.state.hang_over, {PATIENCE})
+    return run.state.hang_over
 def begun(run):
     def have_begun():
         ranks = run.state.ranks
@@ -67,7 +67,7 @@ def test_a_report_on_a_collective_names_the_missing_rank_and_its_place(helped):
     )
     assert "in get" in helped.value("report.groups[0].stack")
     assert "in all_reduce sum f32[2] for rank 1" in helped.value("report.groups[1].note")
-    assert helped.value("again.state.hang.report == report") == "True"
+    assert helped.value("again.state.hang == report") == "True"
     assert verdict in helped.value("again._repr_mimebundle_()['text/plain']")
 
 
@@ -130,7 +130,7 @@ def test_hang_stop_stops_the_run_with_the_verdict_as_headline(notebook):
     assert "No progress for" in shown.error or "joining" in verdict
     assert "Hang report: " in shown.stderr
     assert notebook.value("deadlock.state.outcome") == "'stopped'"
-    told = "f'Stopped at a hang: {deadlock.state.hang.report.verdict}'"
+    told = "f'Stopped at a hang: {deadlock.state.hang.verdict}'"
     assert notebook.value(f"deadlock.state.stopping == {told}") == "True"
     assert notebook.value("list(deadlock.state.conclusions)") == "[]"  # would repeat the verdict
 

@@ -263,7 +263,7 @@ def test_a_rank_stopped_before_the_cell_is_reported_as_not_responding(kernel, gr
     halt(second)
     kernel.ok(f"%%xla --group {group} --bg --hang-after 12 -o late_\nheld")
     kernel.ok("import time\nwhile late_.state.hang is None and not late_.done: time.sleep(0.05)")
-    told = kernel.value("late_.state.hang.report.verdict")
+    told = kernel.value("late_.state.hang.verdict")
     assert "rank 1 is not responding (stopped, or blocked in native code)" in told
     os.kill(second, signal.SIGCONT)
     kernel.ok("late_.wait()")

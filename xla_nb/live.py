@@ -239,7 +239,8 @@ def _run(
         with api.telling() as on_wait:
             run = group.launch(program, options, members, on_wait, ShownRun)
         if replayed:
-            group.remember(run, Played(run.label, cell, options, members))
+            played = Played(run.label, cell, options, members)
+            run.at_end(functools.partial(group.remember, played))
         if group.watch.names:
             run.at_end(functools.partial(live_questions.look_for_drift, group))
         stack.callback(_report_effects, group, run, options)

@@ -195,7 +195,8 @@ def check_readable(notebook, run):
     notebook.ok(f"print(xla_nb.RunFailed({run}))")
     notebook.ok("%xla_runs")
     notebook.ok(f"again = xla_nb.open_run({run}.name)\nagain")
-    alike = "[(r.phase, r.returned and r.returned.preview) for _, r in sorted({}.state.ranks.items())]"
+    parts = "(r.phase, r.returned and r.returned.preview)"
+    alike = f"[{parts} for _, r in sorted({{}}.state.ranks.items())]"
     assert notebook.value(f"{alike.format(run)} == {alike.format('again')}") == "True"
     return notebook.value("sorted(again.results)")
 

@@ -10,7 +10,6 @@ import pytest
 from tests.support.returned import are_sent
 from xla_nb.errors import XlaNbError
 from xla_nb.pickling import results
-from xla_nb.pickling.parcel import Parcel
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 
@@ -29,30 +28,31 @@ def made(source):
 
 
 @pytest.fixture
-def result(monkeypatch):
-    """A parcel with what a rank returns, evaluated in the namespace of its cell."""
+def result(monkeypatch, tmp_path):
+    """A file with what a rank returns, evaluated in the namespace of its cell."""
 
     def result(source, returns):
         main = types.ModuleType("__main__")
         vars(main).update(made(source))
         are_sent(vars(main))
         monkeypatch.setitem(sys.modules, "__main__", main)
-        fd = os.memfd_create("home")
+        path = tmp_path / "rank-0.result"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
         try:
             results.pack_home(eval(returns, vars(main))).write(fd)
-            return Parcel(fd)
+            return path
         finally:
             os.close(fd)
 
     return result
 
 
-def read(parcel, now):
-    """Read the parcel in a notebook with the namespace `now`."""
+def read(path, now):
+    """Read the file in a notebook with the namespace `now`."""
     main = vars(sys.modules["__main__"])
     main.clear()
     main.update(now)
-    return RecordedRun("r1", "Cell In[3]", Record("/nowhere"))._opened(0, parcel)
+    return RecordedRun("r1", "Cell In[3]", Record("/nowhere"))._opened(0, path)
 
 
 def test_result_uses_the_notebooks_current_class(result):

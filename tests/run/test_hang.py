@@ -164,7 +164,7 @@ def test_hang_is_over_when_ranks_progress_and_can_be_reported_again(watched):
     watched.run.has(1, steps=1)
     (over,) = watched.at(400)
     assert over.why == "Ranks 0, 1 are making progress again"
-    assert watched.run.state.hang.over == over.why
+    assert watched.run.state.hang_over == over.why
     assert watched.at(*range(405, 700, 5)) == []
     (report,) = watched.at(700)
     assert report.ranks == (0, 1)
@@ -194,7 +194,7 @@ def test_slow_run_has_a_limited_number_of_reports(watched):
 def test_hang_is_over_when_its_rank_returns(watched):
     watched.at(300)
     watched.run.take(events.RankFinished(rank=1, preview="", nbytes=0))
-    assert watched.run.state.hang.over == "Rank 1 returned"
+    assert watched.run.state.hang_over == "Rank 1 returned"
     watched.run.has(0, steps=1)
     assert watched.at(305, 310) == []  # it is over already
 

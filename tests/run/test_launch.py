@@ -235,10 +235,10 @@ def test_launch_without_free_file_descriptors_names_the_limit(launch, engine):
 
 
 def test_run_whose_follower_cannot_start_is_killed(launch, engine, monkeypatch):
-    def refuse(run):
+    def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("xla_nb.run.run.Run.follow", refuse)
+    monkeypatch.setattr("threading.Thread.start", refuse)
     with pytest.raises(LaunchError, match=r"can't start new thread.*`ulimit -u`"):
         launch(cell())
     assert engine.killed == [the_record().path.name]

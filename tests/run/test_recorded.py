@@ -494,7 +494,7 @@ HANG = events.HangReported(verdict="Rank 1 hangs", ranks=(1,), groups=())
 
 def test_reopened_run_has_its_hang_report(made):
     made.says(HANG)
-    assert made.opened().state.hang.report == HANG
+    assert made.opened().state.hang == HANG
 
 
 def test_list_shows_run_of_a_dead_kernel_as_failed(made):

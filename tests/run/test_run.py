@@ -25,6 +25,7 @@ from xla_nb.errors import Interrupted
 from xla_nb.messages import channel, events
 from xla_nb.pickling import results
 from xla_nb.run import run as run_module
+from xla_nb.run import stacks
 from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop
 
@@ -416,7 +417,8 @@ def test_stopped_rank_gets_no_sigterm(engine):
     assert engine.terminated == [[101]]
 
 
-def test_notice_names_ranks_terminated_at_the_end_of_the_grace_period(engine):
+def test_notice_names_ranks_terminated_at_the_end_of_the_grace_period(engine, monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
     run = half_stopped(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [

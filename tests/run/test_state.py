@@ -372,18 +372,18 @@ def hang(verdict="Rank 0 hangs", ranks=(0,)):
 
 def test_last_hang_report_counts_until_the_hang_is_over():
     state = fold(*started(2), hang("first"), hang("second"))
-    assert (state.hang.report.verdict, state.hang.over) == ("second", "")
+    assert (state.hang.verdict, state.hang_over) == ("second", "")
     state.apply(events.HangOver(why="Rank 0 made progress"))
-    assert state.hang.over == "Rank 0 made progress"
+    assert state.hang_over == "Rank 0 made progress"
     state.apply(hang("third"))
-    assert state.hang.over == ""
+    assert state.hang_over == ""
 
 
 def test_hang_is_over_when_its_rank_returns():
     state = fold(*started(2), hang(), finished(1))
-    assert state.hang.over == ""
+    assert state.hang_over == ""
     state.apply(finished(0))
-    assert state.hang.over == "Rank 0 returned"
+    assert state.hang_over == "Rank 0 returned"
 
 
 # ---------------------------------------------------------------- questions

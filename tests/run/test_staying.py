@@ -1,5 +1,7 @@
 """Ranks that do not stop: when they are asked for stacks, and how that is reported."""
 
+import time
+
 import pytest
 
 from tests.run.conftest import ranks
@@ -7,7 +9,7 @@ from tests.support import run_double
 from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.run import stopping
+from xla_nb.run import stacks, stopping
 from xla_nb.run.stopping import Staying, may_take
 
 NOW = 1000.0  # when the run was stopped, since the epoch; 0 on the monotonic clock
@@ -46,8 +48,8 @@ def run(tmp_path):
 
 @pytest.fixture
 def stay(run, monkeypatch):
-    monkeypatch.setattr(stopping.time, "time", lambda: NOW)
-    return Staying(run, 0.0, NOW)
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    return Staying(run, 0.0)
 
 
 def where(run, *numbers, now=NOW + 1):
@@ -131,10 +133,11 @@ def test_ranks_at_unknown_places_give_no_text(run):
 # ---------------------------------------------------------------- with stacks
 
 
-def test_rank_that_did_not_answer_since_the_interrupt_is_not_responding(run, stay):
+def test_rank_that_did_not_answer_since_the_interrupt_is_not_responding(run, stay, monkeypatch):
+    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
     run.was_interrupted(0, 4, NOW)
     stay.ask_if_due(0.5, due=5)
-    assert stay.with_stacks([0], now=5) == (
+    assert stay.with_stacks([0]) == (
         "rank 0: interrupted at Cell In[3], line 4; not responding since (stopped, or "
         "blocked in native code)"
     )
@@ -143,7 +146,7 @@ def test_rank_that_did_not_answer_since_the_interrupt_is_not_responding(run, sta
 def test_rank_without_time_to_answer_is_not_called_unresponsive(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.sees(1, 6, NOW + 0.1)
-    assert stay.with_stacks([0, 1], now=0.1) == (
+    assert stay.with_stacks([0, 1]) == (
         "rank 0 at Cell In[3], line 4\ns\n\nrank 1 at Cell In[3], line 6"
     )
 

@@ -273,7 +273,7 @@ def test_hang_report_names_wait_for_an_answer(front_end, notebook):
     home = notebook.value("__import__('xla_nb.record.files', fromlist=['']).home()")
     home = home.removeprefix("PosixPath('").removesuffix("')")
     front_end(cell, answer)
-    assert "for an answer" in notebook.value("slow.state.hang.report.verdict")
+    assert "for an answer" in notebook.value("slow.state.hang.verdict")
 
 
 def test_debugger_does_not_ask(front_end):

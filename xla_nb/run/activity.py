@@ -61,22 +61,26 @@ class Slot:
         """All kinds, in the order of KINDS."""
         return self.compiling, self.running, self.others, self.data, self.blocked
 
+    def plus(self, parts: Iterable[float]) -> Slot:
+        sums = map(sum, zip(self.parts, parts, strict=True))
+        return Slot(self.second, *sums, wide=self.wide)
+
 
 def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
     """The same time in slots of `wide` seconds, a multiple of theirs."""
     merged: dict[int, Slot] = {}
     for slot in slots:
         at = slot.second // wide * wide
-        previous = merged.get(at) or Slot(at)
-        merged[at] = Slot(at, *map(sum, zip(previous.parts, slot.parts, strict=True)), wide=wide)
+        merged[at] = (merged.get(at) or Slot(at, wide=wide)).plus(slot.parts)
     return tuple(merged.values())
 
 
 @dataclass(frozen=True)
 class Window:
-    """Counts of a rank between two samples: `seconds` in which it was not idle, and how many of
+    """Counts of a rank between two samples: `seconds` in which it was not `idle`, and how many of
     these it was `compiling`, `waited` for others (None if not visible), was `locked` (waiting for
-    the `lock`) and waited for `data`. `executed` counts at most one graph per step."""
+    the `lock`), waited for `data` and was `blocked`. `executed` counts at most one graph per step.
+    """
 
     seconds: float
     steps: int
@@ -86,6 +90,8 @@ class Window:
     waited: float | None
     locked: float
     data: float
+    blocked: float
+    idle: float
     fallbacks: Mapping[str, int]
     newest: Sample
 
@@ -102,9 +108,22 @@ class Window:
             waited=None if new.waited is None else new.waited - (old.waited or 0.0),
             locked=new.lock_waited - old.lock_waited,
             data=new.data_waited - old.data_waited,
+            blocked=new.blocked - old.blocked,
+            idle=idle,
             fallbacks={n: c - old.fallbacks.get(n, 0) for n, c in new.fallbacks.items()},
             newest=new,
         )
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """The seconds spent on each kind except running."""
+        kinds = {
+            "compiling": self.compiling,
+            "others": (self.waited or 0.0) + self.locked,
+            "data": self.data,
+            "blocked": self.blocked,
+        }
+        return {kind: max(0.0, seconds) for kind, seconds in kinds.items()}
 
 
 @dataclass(frozen=True)
@@ -173,11 +192,9 @@ class Track:
         self._recent: deque[Sample] = deque()  # samples from about _RECENT seconds ago on
         #: By kind: the operation and line at which it was last seen doing that.
         self._last_seen: dict[str, tuple[str, str]] = {}
-        self._slots: dict[int, Slot] = {}  # of the last two minutes
-        self._past: tuple[Slot, ...] = ()  # earlier ones, joined
-        self._past_width = 1
+        self._slots: dict[int, Slot] = {}  # by first second; old ones are `_width` seconds wide
+        self._width = 1
         self._marks: deque[Sample] = deque()  # the first samples after a step
-        self._lane: tuple[Slot, ...] | None = ()
         self._watched_sample: Sample | None = None  # the last one that `watch` saw
         self._mark: object = None
         self._progress_at = self._heard_at = math.inf  # times; inf: not watched yet
@@ -201,12 +218,11 @@ class Track:
             recent.clear()
         elif previous is not None:
             self._add_time(previous, sample)
-            if len(self._slots) > 2 * LANE:
+            if len(self._slots) > 3 * LANE:
                 self._merge_old(math.ceil(sample.at) - LANE)
         recent.append(sample)
         while len(recent) > 2 and recent[1].at <= sample.at - _RECENT:
             recent.popleft()
-        self._lane = None
         if newest is not None and Window.between(newest, sample).steps:
             self._mark_step(sample)
 
@@ -225,11 +241,10 @@ class Track:
         is_lasting = sample.at - sample.since >= _RECENT / 2 and sample.activity != "running"
         if is_lasting or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
             return sample
-        first, last = self._recent[0], self._recent[-1]
-        waits = _spent(first, last)
-        compiling, idle = waits.pop("compiling"), waits.pop("idle")
-        waiting = sum(waits.values())
-        running = max(0.0, last.at - first.at) - compiling - waiting - idle
+        window = Window.between(self._recent[0], self._recent[-1])
+        waits = window.spent
+        compiling, waiting = waits.pop("compiling"), sum(waits.values())
+        running = window.seconds - compiling - waiting
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         main = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
         kind = max(waits, key=waits.__getitem__) if main == "waiting" else main
@@ -242,15 +257,13 @@ class Track:
 
     @property
     def lane(self) -> tuple[Slot, ...]:
-        if self._lane is None:
-            last = max(self._slots, default=0)
-            self._lane = tuple(slot for at, slot in self._slots.items() if at > last - LANE)
-        return self._lane
+        last = max(self._slots, default=0)
+        return tuple(slot for at, slot in self._slots.items() if at > last - LANE)
 
     @property
     def whole(self) -> tuple[Slot, ...]:
         """All its time, in at most about 200 slots."""
-        return joined([*self._past, *self._slots.values()], self._past_width)
+        return joined(self._slots.values(), self._width)
 
     def waits(self, shown: Sequence[Slot]) -> float | None:
         """Share of the time in these slots in which it waited for others; None if that is not
@@ -324,35 +337,31 @@ class Track:
     def _add_time(self, old: Sample, new: Sample) -> None:
         """Add the time between two samples to the lane, without the time in which the rank was idle
         at either end."""
-        spent, begin, end = _spent(old, new), old.at, new.at
-        idle = min(spent.pop("idle"), end - begin)
+        window, begin, end = Window.between(old, new), old.at, new.at
+        idle = min(window.idle, end - begin)
         begin, end = (begin + idle, end) if old.activity == "idle" else (begin, end - idle)
         span = remaining = end - begin
         if not _MIN_SPAN < span < _MAX_GAP:
             return
         late: dict[str, float] = {}
         parts: Any = {}
-        for name, seconds in spent.items():
+        for name, seconds in window.spent.items():
             parts[name] = min(seconds, remaining)
             late[name] = seconds - parts[name]
             remaining -= parts[name]
         totals = Slot(0, running=remaining, **parts).parts
         for second in range(math.floor(begin), math.ceil(end)):
             overlap = min(end, second + 1) - max(begin, second)
-            self._add_parts(second, [part * overlap / span for part in totals])
+            slot = self._slots.get(second) or Slot(second)
+            self._slots[second] = slot.plus(part * overlap / span for part in totals)
         self._move_late(math.floor(begin), [late[name] for name in _LATE_KINDS])
 
-    def _add_parts(self, second: int, parts: Sequence[float]) -> None:
-        previous = self._slots.get(second) or Slot(second)
-        self._slots[second] = Slot(second, *map(sum, zip(previous.parts, parts, strict=True)))
-
     def _merge_old(self, first: int) -> None:
-        """Merge all slots before this second into fewer, wider ones."""
+        """Merge all slots before this second into at most LANE wider ones."""
         old = [self._slots.pop(at) for at in [*self._slots] if at < first]
-        self._past = joined([*self._past, *old], self._past_width)
-        while len(self._past) > LANE:
-            self._past_width *= 2
-            self._past = joined(self._past, self._past_width)
+        while len(merged := joined(old, self._width)) > LANE:
+            self._width *= 2
+        self._slots = {slot.second: slot for slot in merged} | self._slots
 
     def _move_late(self, second: int, late: list[float]) -> None:
         """Move time counted late (activities counted only when over, calls counted by a few looks)
@@ -393,22 +402,6 @@ def _kind(sample: Sample) -> str:
     if sample.activity == "running" and sample.operation:
         return "data" if sample.operation == DATA else "blocked"
     return sample.activity
-
-
-def _spent(old: Sample, new: Sample) -> dict[str, float]:
-    """The seconds spent on each kind between two samples."""
-
-    def count(sample: Sample) -> dict[str, float]:
-        return {
-            "compiling": _compile_time(sample),
-            "others": (sample.waited or 0.0) + sample.lock_waited,
-            "data": sample.data_waited,
-            "blocked": sample.blocked,
-            "idle": sample.idle,
-        }
-
-    first = count(old)
-    return {name: max(0.0, last - first[name]) for name, last in count(new).items()}
 
 
 def _compile_time(sample: Sample) -> float:

@@ -175,7 +175,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
     }
     time = _Time(label, windows, len(windows), len(windows), "it")
     conclusions = [*time.found(), *time.mostly_compiled()]
-    is_reported = WAITED in state.conclusions or (state.hang is not None and not state.hang.over)
+    is_reported = WAITED in state.conclusions or state.current_hang is not None
     return [c for c in conclusions if c.kind != WAITED or not is_reported]
 
 

@@ -11,7 +11,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
@@ -133,7 +133,7 @@ class Group:
             return ""
         return sentences.headline(self.run.state).rstrip(".")
 
-    def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until all ranks have started. Raises RunFailed if they did not start, LaunchError if
         they were ended while starting."""
         state = self.run.state
@@ -142,7 +142,6 @@ class Group:
                 if self._are_ready:
                     break
                 self.run.changed.wait(_TICK)
-            waiting()
         else:
             self.end("before all ranks had started")
             self.run.check()
@@ -212,7 +211,7 @@ class Group:
         run = launch(program, rank_options, self._engine, on_wait, kind, turn=turn, folder=folder)
         self._question = run if asks else self._question
         self._programs[run] = chosen
-        run.at_force(self._note_loss)
+        run.before_force = self._note_loss
         return run
 
     def _note_loss(self, run: Run, sent: signal.Signals) -> None:
@@ -227,14 +226,10 @@ class Group:
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all ranks
             self.run.stops_because(self._why_lost)
 
-    def remember(self, run: Run, played: Played) -> None:
-        """Add a run to the history if it succeeds."""
-
-        def add(run: Run) -> None:
-            if run.ok:
-                self.history.append(played)
-
-        run.at_end(add)
+    def remember(self, played: Played, run: Run) -> None:
+        """Add an ended run to the history if it succeeded."""
+        if run.ok:
+            self.history.append(played)
 
     def remote_beside(self, values: Mapping[str, object]) -> Set[str]:
         """The names that belong to the ranks while the notebook has these values: without those

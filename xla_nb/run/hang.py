@@ -70,14 +70,14 @@ class HangWatch:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
         `certain`: the new problem does not depend on elapsed time."""
-        doublings = min(max(0, self._report_count - _FREE), 20)
-        gap = min(_MAX_GAP, (60 if certain else self._after) * 2.0**doublings)
-        return max(0.0 if certain else self._after, gap if self._report_count >= _FREE else 0.0)
+        if self._report_count < _FREE:
+            return 0.0 if certain else self._after
+        doublings = min(self._report_count - _FREE, 20)
+        return min(_MAX_GAP, (60 if certain else self._after) * 2.0**doublings)
 
     def _report_over(self, over: set[int], statuses: list[RankStatus]) -> None:
         self._reported = set()
-        hang = self._run.state.hang
-        if hang is None or hang.over:
+        if self._run.state.current_hang is None:
             return
         self._run.take(events.HangOver(why=waits.why_over(sorted(over), statuses)))
 

@@ -6,13 +6,12 @@ Every refusal happens before any rank has started.
 from __future__ import annotations
 
 import contextlib
-import errno
 import multiprocessing
 import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from xla_nb.engines import Engine
@@ -66,16 +65,15 @@ def launch(
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
     user_env = environment(options, {})
-    fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
-    name = name_at(time.time())
-    try:
+    fit, path = Fit("", options.n, {}, ()), None
+    if turn is None:
+        with _refusing("Cannot detect this machine's devices"):
+            fit = engine.fit(options.runtime, options.n, user_env)
+    name, advice = name_at(time.time()), "Set XLA_NB_HOME to a folder of yours with free space."
+    with _refusing("Cannot write the run's files", advice):
         record = Record.create(name, folder)
-        path = None if turn is not None else _write_program(record, program)
-    except OSError as problem:
-        advice = "Set XLA_NB_HOME to a folder of yours with free space."
-        raise LaunchError(
-            f"Cannot write the run's files: {problem}. {shortage(problem.errno) or advice}"
-        ) from None
+        if turn is None:
+            path = _write_program(record, program)
     request = Request(
         run=name,
         runtime=options.runtime,
@@ -101,14 +99,12 @@ def launch(
         turn=turn,
     )
     try:
-        feed = _start(program, request, fit, engine, on_wait)
-    except BaseException as problem:
+        with _refusing("Cannot start the run"):
+            feed = _start(program, request, fit, engine, on_wait)
+    except BaseException:
         with contextlib.suppress(OSError):  # the launch has already failed with an error
             outcome = {"outcome": "failed", "headline": "not started", "elapsed": 0.0}
             record.close({"run": name, "cell": program.label, "ok": False, **outcome, "ranks": []})
-        if isinstance(problem, OSError):
-            advice = shortage(problem.errno)
-            raise LaunchError(f"Cannot start the run: {problem}. {advice}".rstrip()) from None
         raise
     group = turn.group if turn else ""
     definitions = program.definitions
@@ -123,17 +119,18 @@ def launch(
     # About the environment, the same at each launch, and about lasting facts of the notebook.
     for text in [*left_out, *shared, *fit.notices, *program.once]:
         run.take(events.Notice(text=text, once=True))
-    _follow(run)
+    run.follow()
     return run
 
 
-def _fit(options: Options, engine: Engine, user_env: Mapping[str, str]) -> Fit:
+@contextlib.contextmanager
+def _refusing(failure: str, advice: str = "") -> Iterator[None]:
+    """Raise LaunchError for an OSError, with advice if a shortage of something is not the cause."""
     try:
-        return engine.fit(options.runtime, options.n, user_env)
+        yield
     except OSError as problem:
-        raise LaunchError(
-            f"Cannot detect this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
-        ) from None
+        advice = shortage(problem.errno) or advice
+        raise LaunchError(f"{failure}: {problem}. {advice}".rstrip()) from None
 
 
 def name_at(now: float) -> str:
@@ -153,15 +150,6 @@ def _write_program(record: Record, program: Program) -> Path:
         record.discard()
         raise
     return path
-
-
-def _follow(run: Run) -> None:
-    """Follow a run. Raises LaunchError, and leaves no ranks, if no thread can be started for it."""
-    try:
-        run.follow()
-    except RuntimeError as problem:
-        run.abandon()
-        raise LaunchError(f"Cannot follow the run: {problem}. {shortage(errno.EAGAIN)}") from None
 
 
 def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait: OnWait) -> Feed:

@@ -188,7 +188,7 @@ class RecordedRun(Mapping[int, Any]):
     def _read_result(self, rank: int) -> Any:
         path = self.record.result(rank)
         try:
-            fd = private.reading(path)
+            return self._opened(rank, path)
         except FileNotFoundError:
             returned = self.state.ranks[rank].returned
             if returned is not None and returned.nbytes == 0:
@@ -200,16 +200,12 @@ class RecordedRun(Mapping[int, Any]):
             ) from None
         except OSError as problem:
             raise XlaNbError(f"Cannot read rank {rank}'s result: {problem}.") from None
-        try:
-            return self._opened(rank, Parcel(fd))
         except Malformed as damage:
             reason = in_one_line(str(damage), 200).rstrip(".")
             raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({reason}).") from None
-        finally:
-            os.close(fd)
 
-    def _opened(self, rank: int, parcel: Parcel) -> Any:
-        """Unpickle the value in it. Raises XlaNbError, or Malformed if the file is damaged."""
+    def _opened(self, rank: int, path: Path) -> Any:
+        """Unpickle the value in a file. Raises XlaNbError, Malformed if it is damaged, OSError."""
 
         def find(name: str | int) -> object:
             if isinstance(name, int):
@@ -222,8 +218,9 @@ class RecordedRun(Mapping[int, Any]):
                     "the cell that defines it first."
                 ) from None
 
+        fd = private.reading(path)
         try:
-            values: Any = parcel.open(resolve=find)
+            values: Any = Parcel(fd).open(resolve=find)
         except Unopened as unopened:
             problem = unopened.problem
             if isinstance(problem, XlaNbError):
@@ -235,6 +232,8 @@ class RecordedRun(Mapping[int, Any]):
                 f"Cannot read rank {rank}'s result: {in_one_line(f'{kind}: {text}', 300)}. Return "
                 "numbers, arrays or CPU tensors instead."
             ) from problem
+        finally:
+            os.close(fd)
         if RESULT not in values:
             raise Malformed("it has no result")
         return values[RESULT]
@@ -242,15 +241,9 @@ class RecordedRun(Mapping[int, Any]):
     def raised(self, rank: int) -> BaseException | None:
         """The exception that ended a rank, unpickled here; None if it is not available."""
         try:
-            fd = private.reading(self.record.raised(rank))
-        except OSError:
+            value = self._opened(rank, self.record.raised(rank))
+        except (OSError, Malformed, XlaNbError):
             return None
-        try:
-            value = self._opened(rank, Parcel(fd))
-        except (Malformed, XlaNbError):
-            return None
-        finally:
-            os.close(fd)
         return value if isinstance(value, BaseException) else None
 
     @property
@@ -464,19 +457,19 @@ def _make_entry(record: Record) -> Entry:
     summary, name = _read_summary(record), record.path.name
     if summary is not None:
         return summary
-    if record.summary.exists() or record.is_owned:  # the disk was full, or it still runs
-        is_running = record.is_owned
+    is_running, why = record.is_owned, "The notebook's kernel ended before the run did"
+    if is_running or record.summary.exists():  # else the disk was full
         try:
             run = RecordedRun.open(record)
         except UsageError as error:
-            refusal = Entry(name, "", "failed", str(error), None)
-            return Entry(name, "", "running", "", None) if is_running else refusal
-        if run.state.ranks or is_running:
-            return _entry_of(name, run.summary())
-        return Entry(
-            name, "", "failed", "Ended, but the disk was too full to save the outcome", None
-        )
-    return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
+            why = str(error)
+        else:
+            if run.state.ranks or is_running:
+                return _entry_of(name, run.summary())
+            why = "Ended, but the disk was too full to save the outcome"
+    if is_running:
+        return Entry(name, "", "running", "", None)
+    return Entry(name, "", "failed", why, None)
 
 
 # ---------------------------------------------------------------- a record's files

@@ -6,6 +6,7 @@ passes through one state and one ladder. Stop would not reach a second way to en
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 import time
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
-from xla_nb.errors import Interrupted
+from xla_nb.errors import Interrupted, LaunchError
+from xla_nb.linux import shortage
 from xla_nb.messages import events
 from xla_nb.old_names import first_time
 from xla_nb.record import private
@@ -99,7 +101,8 @@ class Run(RecordedRun):
         self._figures = FigureWatch(weakref.proxy(self), stops=options.stop_on_nan)
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
-        self._at_force: list[Callable[[Run, signal.Signals], None]] = []
+        #: Called before ranks that do not stop get a signal that ends them.
+        self.before_force: Callable[[Run, signal.Signals], None] = lambda run, sent: None
         #: Cleared while a view in the background has yet to show the end.
         self.shown = threading.Event()
         self.shown.set()
@@ -174,10 +177,6 @@ class Run(RecordedRun):
                 return
         callback(self)
 
-    def at_force(self, callback: Callable[[Run, signal.Signals], None]) -> None:
-        """Call `callback` before ranks that do not stop get a signal that ends them."""
-        self._at_force.append(callback)
-
     def stop(self, why: str = "Stopped by run.stop()", *, same: str = "") -> None:
         """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
         (`--grace`) is over, then SIGKILL. Stopping again skips the rest of the current period.
@@ -195,10 +194,8 @@ class Run(RecordedRun):
             if not settled and not is_repeated:  # else only processes are left
                 if not (self._options.hang_stop and self.state.hang):  # its report says so
                     conclusions.conclude(self, self.label, conclusions.at_stop)
-                request = events.StopRequested(why=str(why))
-                self._stopped_at = now
-                self._staying = Staying(weakref.proxy(self), now, request.at)
-                self.take(request)
+                self._stopped_at, self._staying = now, Staying(weakref.proxy(self), now)
+                self.take(events.StopRequested(why=str(why)))
             staying = self._running()
             sent = self._climb(now, settled)
             if is_repeated and staying:
@@ -228,8 +225,7 @@ class Run(RecordedRun):
             if self._staying is not None:
                 self._staying.note(rank.rank for rank in running)
             self.take(events.SignalSent(number=sent, of_group=of_group))
-            for callback in self._at_force:
-                callback(self, sent)
+            self.before_force(self, sent)
         self._ladder.climb(now, self._feed, by_host)
         return sent
 
@@ -244,20 +240,25 @@ class Run(RecordedRun):
     # ------------------------------------------------------------ following
 
     def follow(self) -> None:
-        """Take events in a thread of its own until the run has ended."""
-        threading.Thread(target=self._follow, name=self.name, daemon=True).start()
-
-    def abandon(self) -> None:
-        """End a run that nobody follows, immediately."""
-        self._engine.kill(self._group or self.name)
-        self._feed.close()
-        self.take(events.JobEnded(status=None))
-        self.record.close(self.summary())
-        self._ended.set()
+        """Take events in a thread of its own until the run has ended. Raises LaunchError, and
+        leaves no ranks, if no thread can be started."""
+        try:
+            threading.Thread(target=self._follow, name=self.name, daemon=True).start()
+        except RuntimeError as problem:
+            self._engine.kill(self._group or self.name)
+            self.take(events.JobEnded(status=None))
+            self._conclude()
+            advice = shortage(errno.EAGAIN)
+            raise LaunchError(f"Cannot follow the run: {problem}. {advice}") from None
 
     def _follow(self) -> None:
         try:
-            self._take_events()
+            while self.state.ended is None:
+                for event in self._feed.wait(_TICK):
+                    self.drawn.wait(_DRAWING)
+                    self._take_or_end(event)
+                self._climb_if_due(time.monotonic())
+                self._act(time.monotonic())
         except BaseException as fault:  # a patched module, say
             self._engine.kill(self._group or self.name)
             message = in_one_line(f"{type(fault).__name__}: {fault}", 300)
@@ -265,14 +266,6 @@ class Run(RecordedRun):
             raise  # threading shows where
         finally:
             self._conclude()
-
-    def _take_events(self) -> None:
-        while self.state.ended is None:
-            for event in self._feed.wait(_TICK):
-                self.drawn.wait(_DRAWING)
-                self._take_or_end(event)
-            self._climb_if_due(time.monotonic())
-            self._act(time.monotonic())
 
     def _conclude(self) -> None:
         """Close the record and release all waiting threads, whatever fails here."""
@@ -290,7 +283,10 @@ class Run(RecordedRun):
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """Take an event; None: no more events can arrive."""
-        if event is None or isinstance(event, events.JobEnded):  # all other events have arrived
+        if self.state.ended is not None:
+            return
+        event = event or events.JobEnded(status=None, why=self._feed.why_ended())
+        if isinstance(event, events.JobEnded):  # all other events have arrived
             if sentence := changes(self.state):
                 self.take(events.Notice(text=sentence))
             conclusions.conclude(self, self.label, conclusions.at_end)
@@ -299,10 +295,8 @@ class Run(RecordedRun):
                 self.take(event)
                 for rank in event.live if isinstance(event, events.JobStarted) else (event,):
                     self._ladder.meet(event.host, rank.pid)
-        elif event is not None or self.state.ended is not None:
-            self.take(event or events.JobEnded(status=None))
         else:
-            self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
+            self.take(event)
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""
@@ -354,7 +348,7 @@ class Run(RecordedRun):
             if due is not None and now >= due:
                 staying, where = self._running(), ""
                 if self._staying is not None and staying:
-                    where = self._staying.with_stacks(staying, now)  # this notes their places too
+                    where = self._staying.with_stacks(staying)  # this notes their places too
                 if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
                     sentence = _SIGTERM.format(ranks(staying), self._options.grace)
                     self.take(events.Notice(text=f"{sentence}\n{where}"))

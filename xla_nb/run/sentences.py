@@ -239,7 +239,7 @@ def _meanwhile_text(by_rank: Mapping[int, RankError]) -> str:
 
 def hang(state: RunState) -> str:
     """The verdict of the last hang report; empty if there is none, or the hang is over."""
-    return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
+    return state.current_hang.verdict if state.current_hang is not None else ""
 
 
 def _failure_text(state: RunState, first: RankError, others: list[RankError]) -> str:
@@ -296,20 +296,15 @@ def _is_same_error(state: RunState, first: RankError, other: RankError) -> bool:
 def _loss_text(state: RunState) -> str:
     """Lost hosts, and ranks that were lost without their host, grouped by reason. Empty if there
     are none."""
-    hosts: dict[str, list[str]] = {}
-    for host in state.hosts.values():
-        if host.lost:
-            hosts.setdefault(host.lost, []).append(host.name)
-    alone: dict[str, list[int]] = {}
-    for rank in state.ranks.values():
-        if rank.lost and not any(rank.host in names for names in hosts.values()):
-            alone.setdefault(rank.lost, []).append(rank.rank)
+    lost_hosts = {host.name: host.lost for host in state.hosts.values() if host.lost}
+    lost = [rank for rank in state.ranks.values() if rank.lost]
     sentences = []
-    for reason, names in hosts.items():
+    for reason, names in alike(lost_hosts).items():
         who = f"Host {names[0]} was" if len(names) == 1 else f"Hosts {listed(names, most=5)} were"
-        numbers = [r.rank for r in state.ranks.values() if r.lost and r.host in names]
-        sentences.append(f"{who} lost{f' with {ranks(numbers)}' if numbers else ''}: {reason}")
-    for reason, numbers in alone.items():
+        with_them = [rank.rank for rank in lost if rank.host in names]
+        sentences.append(f"{who} lost{f' with {ranks(with_them)}' if with_them else ''}: {reason}")
+    alone = {rank.rank: rank.lost for rank in lost if rank.host not in lost_hosts}
+    for reason, numbers in alike(alone).items():
         was = "was" if len(numbers) == 1 else "were"
         sentences.append(f"{ranks(numbers).capitalize()} {was} lost: {reason}")
     return "; ".join(sentences)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from xla_nb.wording import ranks
 PATIENCE = 1.5
 _POLL = 0.05
 Kind = TypeVar("Kind", bound=Hashable)
+Named = TypeVar("Named", int, str)
 
 
 class InProgress(Protocol):
@@ -80,12 +81,6 @@ class Inquiry:
         return rank.located is not None and rank.located >= self._requested
 
 
-def known(run: InProgress, numbers: Iterable[int], since: float) -> list[StackGroup]:
-    """The places of these ranks, from their answers since they were asked, at `since` (in seconds
-    since the epoch)."""
-    return grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
-
-
 def _answer(run: InProgress, rank: RankState, since: float) -> StackGroup:
     if rank.located is not None and rank.located >= since:
         return told(rank)
@@ -116,12 +111,12 @@ def grouped(answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 
-def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
-    """The ranks grouped by equal things, in order."""
-    groups: dict[Kind, list[int]] = {}
-    for rank in sorted(things):
-        groups.setdefault(things[rank], []).append(rank)
-    return {thing: tuple(ranks) for thing, ranks in groups.items()}
+def alike(things: Mapping[Named, Kind]) -> dict[Kind, tuple[Named, ...]]:
+    """The ranks, or hosts, grouped by equal things, in order."""
+    groups: dict[Kind, list[Named]] = {}
+    for name in sorted(things):
+        groups.setdefault(things[name], []).append(name)
+    return {thing: tuple(names) for thing, names in groups.items()}
 
 
 def _innermost_first(stack: str) -> str:

@@ -74,14 +74,6 @@ class HostState:
 
 
 @dataclass
-class Hang:
-    """The last report of a hang. `over` says what ended it; empty while it lasts."""
-
-    report: events.HangReported
-    over: str = ""
-
-
-@dataclass
 class ProgramState:
     """A program of live ranks, the `place`-th from 1; `ended` is its end event, if it has ended."""
 
@@ -144,6 +136,7 @@ class RunState:
     first_trouble  the rank that failed or died first, if any
     sent           signals sent to the ranks since `stopping`, except SIGINT
     lost_group     live ranks lost by these; all of them by SIGKILL
+    hang           the last report of a hang; `hang_over`: what ended it, empty while it lasts
     asked          questions of ranks that have no answer yet
     bound          names that a program of live ranks bound there
     unopened       ranks that could not open what the program sent
@@ -167,7 +160,8 @@ class RunState:
     stopping: str = ""
     sent: set[int] = field(default_factory=set)
     lost_group: tuple[int, ...] = ()
-    hang: Hang | None = None
+    hang: events.HangReported | None = None
+    hang_over: str = ""
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
@@ -199,9 +193,9 @@ class RunState:
                         self.ranks
                     )
             case events.HangReported():
-                self.hang = Hang(event)
+                self.hang, self.hang_over = event, ""
             case events.HangOver():
-                self._end_hang(event.why)
+                self.hang_over = self.hang_over or event.why
             case events.Notice():
                 self._add_notice(event)
             case events.GroupBegan():
@@ -234,8 +228,8 @@ class RunState:
                 rank = self._rank(event.rank)
                 rank.returned = event
                 rank.end("finished", event.at)
-                if self.hang is not None and event.rank in self.hang.report.ranks:
-                    self._end_hang(f"Rank {event.rank} returned")
+                if self.hang is not None and event.rank in self.hang.ranks:
+                    self.hang_over = self.hang_over or f"Rank {event.rank} returned"
             case events.Changed():
                 self.changed = event
             case events.RankFailed():
@@ -270,6 +264,11 @@ class RunState:
             c for c in self.conclusions.values() if c.sentence and (c.wrong or not self.troubled)
         )
         return max(candidates, key=lambda c: (c.wrong, not c.calm, c.strength), default=None)
+
+    @property
+    def current_hang(self) -> events.HangReported | None:
+        """The report of a hang that is not over."""
+        return None if self.hang_over else self.hang
 
     @property
     def questions(self) -> list[events.Asked]:
@@ -361,10 +360,6 @@ class RunState:
         if name not in self.hosts:
             self.hosts = {**self.hosts, name: HostState(name)}
         return self.hosts[name]
-
-    def _end_hang(self, why: str) -> None:
-        if self.hang is not None:
-            self.hang.over = self.hang.over or why
 
     def _note_failure(self, rank: int) -> None:
         """Note a failure; a consequence gives way to its cause, whose event may arrive later."""

@@ -8,14 +8,13 @@ skips the rest of it.
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
 from xla_nb.run import stacks
-from xla_nb.run.stacks import InProgress, alike
+from xla_nb.run.stacks import InProgress, Inquiry, alike
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import listed, ranks
 
@@ -89,12 +88,12 @@ _MOST = 4  # places in one sentence
 class Staying:
     """Places of ranks that do not stop. They are asked soon after the interrupt, and again in time
     before they are ended by force, which never waits. The run was stopped at `stopped`, from
-    `time.monotonic()`, like `now`; that is `at` on the clock of events."""
+    `time.monotonic()`, like `now`."""
 
-    def __init__(self, run: InProgress, stopped: float, at: float) -> None:
+    def __init__(self, run: InProgress, stopped: float) -> None:
         self._run, self._stopped_at = run, stopped
-        self._asked: float | None = None
-        self._asked_at = at  # on the clock of events
+        self._asked_at = float("-inf")  # when the last inquiry was made
+        self._inquiry: Inquiry | None = None
         self._has_repeated = False
 
     def unheard(self, now: float, numbers: Iterable[int]) -> list[int]:
@@ -108,13 +107,12 @@ class Staying:
 
     def ask_if_due(self, now: float, due: float | None) -> None:
         """Ask the ranks where they are, if it is time. `due`: time of the next signal, if any."""
-        if self._asked is None:
+        if self._inquiry is None:
             is_due = now >= self._stopped_at + _ASK_DELAY
         else:
-            is_due = due is not None and self._asked < due - _ASK_LEAD <= now
+            is_due = due is not None and self._asked_at < due - _ASK_LEAD <= now
         if is_due:
-            self._asked, self._asked_at = now, time.time()
-            self._run.ask_stacks()
+            self._asked_at, self._inquiry = now, Inquiry(self._run)
 
     def note(self, numbers: Iterable[int]) -> None:
         """Note where these ranks are, from samples newer than their own answers."""
@@ -127,16 +125,16 @@ class Staying:
                 event = events.RankAt(rank=number, place=sample.place, stack=stack, at=sample.at)
                 self._run.take(event)
 
-    def with_stacks(self, numbers: Iterable[int], now: float) -> str:
+    def with_stacks(self, numbers: Iterable[int]) -> str:
         """Lines with the places of these ranks and the innermost frames of their stacks; only the
         stack if all are at one place."""
-        has_answers = self._asked is not None and now >= self._asked + stacks.PATIENCE
-        if has_answers:
-            answers = stacks.known(self._run, numbers, self._asked_at)
+        if self._inquiry is not None and self._inquiry.settled:
+            answers = self._inquiry.answers()
         else:
             self.note(numbers)
-            answers = stacks.grouped({n: stacks.told(self._run.state.ranks[n]) for n in numbers})
-        groups = [stacks.short(group, _MAX_LINES) for group in answers]
+            answers = {n: stacks.told(self._run.state.ranks[n]) for n in numbers}
+        known = stacks.grouped({n: answers[n] for n in numbers if n in answers})
+        groups = [stacks.short(group, _MAX_LINES) for group in known]
         if len(groups) == 1 and groups[0].stack and not groups[0].note:
             return groups[0].stack
         return stacks.text(groups)

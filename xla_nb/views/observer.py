@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
-from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Loop, Sample
@@ -243,7 +242,7 @@ class Observer:
             hosts=tuple(state.hosts),
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
-            hang=_current_hang(state),
+            hang=state.current_hang,
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *omissions),
             bar=run_bar,
             free=free,
@@ -421,11 +420,6 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     return waits.detail(rank.rank, replace(sample, missing=missing(sample, ended)))
 
 
-def _current_hang(state: RunState) -> events.HangReported | None:
-    """The report of a hang that is still in progress."""
-    return None if state.hang is None or state.hang.over else state.hang.report
-
-
 def _notices(run: RecordedRun) -> Iterator[str]:
     is_over = run.state.ended is not None
     for notice in run.state.notices:
@@ -433,11 +427,10 @@ def _notices(run: RecordedRun) -> Iterator[str]:
             continue
         text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
         yield ansi.plain(text)
-    hang = run.state.hang
-    if hang is not None and hang.over:
-        at = facts.time_of_day(hang.report.at)
-        intro = f"The hang reported at {at} is over ({hang.over}). The report: "
-        yield wording.shortened(ansi.plain(intro + hang.report.verdict), _LONGEST_NOTE)
+    hang, over = run.state.hang, run.state.hang_over
+    if hang is not None and over:
+        intro = f"The hang reported at {facts.time_of_day(hang.at)} is over ({over}). The report: "
+        yield wording.shortened(ansi.plain(intro + hang.verdict), _LONGEST_NOTE)
     if is_over and not run.record.path.exists():
         yield "The files of this run were removed, with its output and figures."
 

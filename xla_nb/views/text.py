@@ -15,13 +15,14 @@ from operator import itemgetter
 from typing import TextIO
 
 from xla_nb.ansi import clean
+from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.record.files import is_of_disk
 from xla_nb.record.tail import SwitchLog, Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.run.state import ENDED, Hang, RunState
+from xla_nb.run.state import ENDED, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import slot
@@ -104,7 +105,7 @@ class TextView:
         self._folder = Folder()
         self._notice_count = 0
         self._errors: dict[int, str] = {}
-        self._hang: Hang | None = None
+        self._hang: HangReported | None = None
         self._is_hang_over = False
         self._figures_sentence = ""
         self._changing_line = ""
@@ -213,16 +214,16 @@ class TextView:
             yield f"[{folding.who(alike)}] failed with the same error"
 
     def _news_of_hang(self, state: RunState) -> Iterator[str]:
-        hang = state.hang
+        hang, over = state.hang, state.hang_over
         if hang is None:
             return
         if hang is not self._hang:
             self._hang, self._is_hang_over = hang, False
-            yield f"Hang report: {clean(hang.report.verdict)}"
-            yield from _hang_places(hang)
-        if hang.over and not self._is_hang_over:
+            yield f"Hang report: {clean(hang.verdict)}"
+            yield from _hang_places(hang.groups)
+        if over and not self._is_hang_over:
             self._is_hang_over = True
-            yield f"The hang is over: {clean(hang.over)}"
+            yield f"The hang is over: {clean(over)}"
 
     def _show_lines(self, lines: Iterable[Folded]) -> None:
         """Write lines, then news about the run."""
@@ -272,9 +273,8 @@ def _write_text(stream: TextIO, text: str) -> None:
             raise
 
 
-def _hang_places(hang: Hang) -> Iterator[str]:
+def _hang_places(groups: Sequence[StackGroup]) -> Iterator[str]:
     """Yield the places of ranks, with the innermost lines of their stacks."""
-    groups = hang.report.groups
     for group in groups[:GROUPS]:
         shortened_group = stacks.short(group, FRAMES)
         yield from (f"  {clean(line)}" for line in stacks.text([shortened_group]).splitlines())
