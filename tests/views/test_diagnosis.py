@@ -264,7 +264,7 @@ def pace(seconds=50.0, steps=100, newest=None, **more):
     """The recent counts of a rank."""
     newest = newest or Sample(at=200.0, since=200.0, steps=1000)
     nothing = {"compiles": 0, "compiling": 0.0, "waited": 0.0, "locked": 0.0, "data": 0.0}
-    nothing |= {"fallbacks": {}}
+    nothing |= {"blocked": 0.0, "fallbacks": {}}
     counted = {"steps": steps, "executed": steps, "newest": newest} | nothing | more
     return Window(seconds, **counted)
 

@@ -77,7 +77,7 @@ def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """Counts of a rank between two samples: `seconds` in which it was not `idle`, and how many of
+    """Counts of a rank between two samples: `seconds` in which it was not idle, and how many of
     these it was `compiling`, `waited` for others (None if not visible), was `locked` (waiting for
     the `lock`), waited for `data` and was `blocked`. `executed` counts at most one graph per step.
     """
@@ -91,16 +91,14 @@ class Window:
     locked: float
     data: float
     blocked: float
-    idle: float
     fallbacks: Mapping[str, int]
     newest: Sample
 
     @classmethod
     def between(cls, old: Sample, new: Sample) -> Window:
         steps = max(0, new.items - old.items if new.loops_step else new.steps - old.steps)
-        idle = max(0.0, new.idle - old.idle)
         return cls(
-            seconds=new.at - old.at - idle,
+            seconds=new.at - old.at - max(0.0, new.idle - old.idle),
             steps=steps,
             executed=max(0, min(new.executed - old.executed, steps)),
             compiles=new.compiles - old.compiles,
@@ -109,7 +107,6 @@ class Window:
             locked=new.lock_waited - old.lock_waited,
             data=new.data_waited - old.data_waited,
             blocked=new.blocked - old.blocked,
-            idle=idle,
             fallbacks={n: c - old.fallbacks.get(n, 0) for n, c in new.fallbacks.items()},
             newest=new,
         )
@@ -337,12 +334,12 @@ class Track:
     def _add_time(self, old: Sample, new: Sample) -> None:
         """Add the time between two samples to the lane, without the time in which the rank was idle
         at either end."""
-        window, begin, end = Window.between(old, new), old.at, new.at
-        idle = min(window.idle, end - begin)
-        begin, end = (begin + idle, end) if old.activity == "idle" else (begin, end - idle)
-        span = remaining = end - begin
+        window = Window.between(old, new)
+        span = remaining = window.seconds
         if not _MIN_SPAN < span < _MAX_GAP:
             return
+        begin = new.at - span if old.activity == "idle" else old.at
+        end = begin + span
         late: dict[str, float] = {}
         parts: Any = {}
         for name, seconds in window.spent.items():

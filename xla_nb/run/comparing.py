@@ -250,13 +250,10 @@ def _differences(leaf: ComparedLeaf) -> list[str]:
         return texts
     if any(group.leaf.value for group in leaf.groups):
         return [_join_groups(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
-    texts = [text for text in (_nans(leaf), _norms(leaf)) if text]
+    nans = _join_groups(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
+    texts = [text for text in (nans, _norms(leaf)) if text]
     elements = all(one.leaf.shape is not None or one.leaf.norm is not None for one in leaf.groups)
     return texts or ["different elements" if elements else "different contents"]
-
-
-def _nans(leaf: ComparedLeaf) -> str:
-    return _join_groups(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
 
 
 def _norms(leaf: ComparedLeaf) -> str:

@@ -73,10 +73,8 @@ class _Time:
         }
         if not windows:
             return None
-        group, cost = (
-            self._subset(windows),
-            statistics.median(w.compiling for w in windows.values()),
-        )
+        group = self._subset(windows)
+        cost = statistics.median(w.compiling for w in windows.values())
         effect = f"compiled a new graph, {self._cost_text(cost)}"
         of = f" of {ranks(group)}" if group else ""
         text = f"each step{of} {effect}"

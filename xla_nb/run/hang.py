@@ -60,10 +60,11 @@ class HangWatch:
         age = now - self._reported_at
         moved = {s.rank for s in statuses if s.phase in ENDED or s.quiet < age}
         if over := self._reported & moved:
-            self._report_over(over, statuses)
-        locked_out = _locked_out(statuses) - self._reported
-        quiet = self._quiet(statuses) - self._reported
-        if (locked_out | quiet) and age >= self._gap(bool(locked_out)):
+            self._reported = set()
+            if self._run.state.current_hang is not None:
+                self._run.take(events.HangOver(why=waits.why_over(sorted(over), statuses)))
+        new = self._stuck(statuses) - self._reported
+        if new and age >= self._gap(bool(new & _locked_out(statuses))):
             self._inquiry = Inquiry(self._run)
 
     def _gap(self, certain: bool) -> float:
@@ -75,19 +76,12 @@ class HangWatch:
         doublings = min(self._report_count - _FREE, 20)
         return min(_MAX_GAP, (60 if certain else self._after) * 2.0**doublings)
 
-    def _report_over(self, over: set[int], statuses: list[RankStatus]) -> None:
-        self._reported = set()
-        if self._run.state.current_hang is None:
-            return
-        self._run.take(events.HangOver(why=waits.why_over(sorted(over), statuses)))
-
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         statuses = [_with_answer(s, answers.get(s.rank)) for s in self._statuses(now)]
-        locked_out = _locked_out(statuses)
-        if not (locked_out | self._quiet(statuses)) - self._reported:
+        if not self._stuck(statuses) - self._reported:
             return  # they have made progress since
         # Ranks begin to wait one after the other: put all of them into one report.
-        self._reported, self._reported_at = locked_out | self._quiet(statuses, _NEAR), now
+        self._reported, self._reported_at = self._stuck(statuses, _NEAR), now
         self._report_count += 1
         verdict = waits.verdict(statuses, _NEAR * self._after)
         self._run.take(
@@ -100,10 +94,11 @@ class HangWatch:
         if self._stops:
             self._run.stop(f"Stopped at a hang: {verdict}")  # with the times at the stop
 
-    def _quiet(self, statuses: list[RankStatus], share: float = 1.0) -> set[int]:
-        """Running ranks without progress for `share` of the time."""
+    def _stuck(self, statuses: list[RankStatus], share: float = 1.0) -> set[int]:
+        """Ranks that wait for an ended rank's lock, or had no progress for `share` of the time."""
         after = share * self._after or math.inf
-        return {s.rank for s in statuses if s.phase not in ENDED and s.quiet >= after}
+        quiet = {s.rank for s in statuses if s.phase not in ENDED and s.quiet >= after}
+        return quiet | _locked_out(statuses)
 
     def _statuses(self, now: float) -> list[RankStatus]:
         self._looked_at = now

@@ -65,16 +65,13 @@ def duration(label: str, value: Any) -> float:
 
 def numbers(label: str, value: Any) -> tuple[int, ...]:
     """Ranks: `2`, `0,2`, `1-3`; in Python also one or several numbers."""
-    text = value if isinstance(value, str) else ",".join(map(str, _as_iterable(value)))
+    values = value if isinstance(value, Iterable) else [value]
+    text = value if isinstance(value, str) else ",".join(map(str, values))
     spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
     if len(ends) < len(spans) or any(not 0 <= last - first < _MAX_RANKS for first, last in ends):
         raise UsageError(f"{label} must be ranks, such as 0, 0,2 or 1-3, not {_repr(value)}.")
     return tuple(sorted({rank for first, last in ends for rank in range(first, last + 1)}))
-
-
-def _as_iterable(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, Iterable) else [value]
 
 
 @dataclass(frozen=True)

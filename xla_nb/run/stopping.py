@@ -22,7 +22,9 @@ from xla_nb.wording import listed, ranks
 TERM_PATIENCE = 1.0
 #: Seconds until what is left of a run is killed once more.
 KILL_PATIENCE = 5.0
-_LAST_RUNG = 6  # from this rung on, the process that should have killed them is killed
+_MAX_KILLS = 3  # kills, after which the process that should have killed them is killed
+#: The signal after another one; None: there was none. After these it is SIGKILL.
+_NEXT = {None: signal.SIGINT, signal.SIGINT: signal.SIGTERM}
 
 
 class Ladder:
@@ -30,49 +32,44 @@ class Ladder:
     of the run. `due` is the time of the next rung, None before the first."""
 
     def __init__(self, run: str, engine: Engine, grace: float) -> None:
-        self._run, self._engine, self._grace = run, engine, grace
-        self._rung = 0
+        self._run, self._engine = run, engine
+        self._patience = {signal.SIGINT: grace, signal.SIGTERM: TERM_PATIENCE}
+        self._sent: signal.Signals | None = None
+        self._kill_count = 0
         self.due: float | None = None
 
     @property
     def is_killing(self) -> bool:
-        return self._rung > 2
+        return self._sent == signal.SIGKILL
 
     def next_signal(self, some_run: bool) -> signal.Signals:
         """The signal of the next rung. If no rank runs, the remaining processes are killed."""
-        rung = min(self._rung, 2) if some_run else 2
-        return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
+        return _NEXT.get(self._sent, signal.SIGKILL) if some_run else signal.SIGKILL
 
     def climb(self, now: float, feed: Feed, pids: Mapping[str, Sequence[int]] | None) -> None:
         """Take the next rung, at `now`. `pids` are the processes of running ranks, by host; None:
         none runs."""
-        self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
-        pids = pids or {}
-        if self._rung == 1:
-            self._engine.signal(self._run, pids, signal.SIGINT)
-            self.due = now + self._grace
-        elif self._rung == 2:
-            self._engine.signal(self._run, pids, signal.SIGTERM)
-            self.due = now + TERM_PATIENCE
+        self._sent = self.next_signal(pids is not None)
+        self.due = now + self._patience.get(self._sent, KILL_PATIENCE)
+        if pids is not None and not self.is_killing:
+            self._engine.signal(self._run, pids, self._sent)
+        elif self._kill_count < _MAX_KILLS:
+            self._kill_count += 1
+            self._engine.kill(self._run)
         else:
-            if self._rung < _LAST_RUNG:
-                self._engine.kill(self._run)
-            else:
-                feed.kill()
-            self.due = now + KILL_PATIENCE
+            feed.kill()
 
     def repeat(self, pids: Mapping[str, Sequence[int]]) -> None:
         """Interrupt processes again that did not react to the first interrupt: Python misses a
         signal that arrives just as it begins a blocking system call (its handler runs afterwards).
         """
-        if self._rung == 1 and pids:
+        if self._sent == signal.SIGINT and pids:
             self._engine.signal(self._run, pids, signal.SIGINT)
 
     def meet(self, host: str, pid: int) -> None:
         """Send a rank that has just begun the signal that the others got."""
-        if self._rung in (1, 2):
-            number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
-            self._engine.signal(self._run, {host: [pid]}, number)
+        if self._sent is not None and not self.is_killing:
+            self._engine.signal(self._run, {host: [pid]}, self._sent)
 
 
 # ---------------------------------------------------------------- ranks that stay

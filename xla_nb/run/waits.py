@@ -172,7 +172,7 @@ def _phrase(group: Sequence[RankStatus]) -> str:
     if status.activity == "compiling":
         return f"{have} been compiling for {_format_time(group)}{at}"
     if status.activity != "waiting":
-        return f"{_are(group)} {_describe_running(group)}"
+        return f"{'is' if len(group) == 1 else 'are'} {_describe_running(group)}"
     if status.waits_for_lock:
         what = _for_lock(status.rank, status.missing, at)
     elif status.operation == INPUT:
@@ -239,10 +239,6 @@ def _at(status: RankStatus) -> str:
 
 def _subject(group: Sequence[RankStatus]) -> str:
     return ranks(status.rank for status in group)
-
-
-def _are(group: Sequence[RankStatus]) -> str:
-    return "is" if len(group) == 1 else "are"
 
 
 def _have(group: Sequence[RankStatus]) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 from xla_nb import ansi
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import INPUT, Activity
 from xla_nb.run import conclusions, state, waits
-from xla_nb.run.activity import RankStatus, Window, missing
+from xla_nb.run.activity import RankStatus, Window
 from xla_nb.run.waits import lasting
 from xla_nb.views import facts
 from xla_nb.views.snapshot import UNDER_WAY, Card, Diagnosis, Snapshot
@@ -183,18 +184,11 @@ def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankS
     if card.phase in _ENDED or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
-    sample = card.sample
+    sample = replace(card.sample, activity=cast(Activity, card.phase), place=card.place)
+    status = RankStatus.of(state.RankState(card.rank, "running"), sample, ended)
     # As counted in its row, unless the clocks of several hosts may differ.
     now = sample.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
-    return RankStatus(
-        card.rank,
-        lasting=max(0.0, now - sample.since),
-        activity=cast(Activity, card.phase),
-        operation=sample.operation,
-        missing=missing(sample, ended),
-        place=card.place,
-        returned=sample.returned,
-    )
+    return replace(status, lasting=max(0.0, now - sample.since))
 
 
 def _alive(snapshot: Snapshot) -> list[Card]:
