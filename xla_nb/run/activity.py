@@ -12,7 +12,9 @@ clocks differ have lanes shifted against each other by that difference.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +38,7 @@ _PACE, _PACE_STEPS = 20.0, 10  # seconds and steps that `pace` looks back, if th
 _MARK_DISTANCE = 0.9  # seconds between two kept marks
 _RECENT = 2.0  # seconds, in most of which a rank did what is shown
 _MIN_STEPS_TIME = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
+_PAUSE = 3.0  # times as long per step as usual: a pause, before a loop or for a validation
 
 
 #: Ways in which a rank spends a second, in words, in the order of a slot's parts.
@@ -110,6 +113,11 @@ class Window:
             fallbacks={n: c - old.fallbacks.get(n, 0) for n, c in new.fallbacks.items()},
             newest=new,
         )
+
+    @property
+    def per_step(self) -> float:
+        """Seconds per step, without compilation."""
+        return max(0.0, self.seconds - self.compiling) / self.steps
 
     @property
     def spent(self) -> dict[str, float]:
@@ -285,19 +293,21 @@ class Track:
     @property
     def step(self) -> float | None:
         """Seconds per item of its current or last loop; if there is none, seconds from one step to
-        the next in the last minute, without compilation unless most of many steps compiled. None
-        until known."""
+        the next in the last minute, without compilation and pauses. None until known."""
         last = self.sample
         if last is not None and last.loops_step and last.loops:  # samples of live ranks have none
             rate = last.loops[-1].rate
             return 1 / rate if rate else None
         if self.pace is None:
             return None
-        window = Window.between(self._marks[0], self._marks[-1])
-        # The first steps of any program compile. That says nothing of the steps that follow.
-        each_compiles = window.steps >= _PACE_STEPS and 2 * window.compiles >= window.steps
-        seconds = window.seconds - (0.0 if each_compiles else window.compiling)
-        return seconds / window.steps if seconds >= _MIN_STEPS_TIME and window.steps else None
+        pairs = itertools.pairwise(self._marks)
+        windows = [one for pair in pairs if (one := Window.between(*pair)).steps]
+        if len(windows) < 2 or sum(one.seconds for one in windows) < _MIN_STEPS_TIME:
+            return None
+        median = statistics.median_low(one.per_step for one in windows)
+        usual = [one for one in windows if one.per_step <= _PAUSE * median]
+        seconds = sum(one.per_step * one.steps for one in usual)
+        return seconds / sum(one.steps for one in usual) if median else None
 
     # ---------------------------------------------------------- progress
 
@@ -384,7 +394,7 @@ class Track:
         ):
             marks.clear()
         marks.append(mark)
-        while len(marks) > 2 and marks[0].at < mark.at - LANE:
+        while len(marks) > 3 and marks[0].at < mark.at - LANE:
             marks.popleft()
 
     def _has_begun_anew(self, sample: Sample) -> bool:
