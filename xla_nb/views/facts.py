@@ -1,6 +1,6 @@
 """Numbers, times and facts about ranks in words, for the panel, saved HTML and saved text.
 
-A new figure on the cards takes one field in record/sample.py and one line in `_FACTS`.
+A new figure on the cards takes one field in record/sample.py and one line in `of_cards`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
+from xla_nb.record.sample import Sample
 from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH, Trouble
@@ -218,22 +219,67 @@ class Fact(NamedTuple):
     value: str
 
 
-class _Kind(NamedTuple):
-    """A kind of fact. `of` formats it for one rank or several; "" if there is nothing to show."""
-
-    id: str
-    label: str
-    of: Callable[[Sequence[Card]], str]
-
-
 def of_cards(cards: Sequence[Card]) -> list[Fact]:
-    """Facts about several ranks: the minimum and maximum of each, or sums of counts."""
-    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of(cards))]
+    """Facts about several ranks: the minimum and maximum of each, or sums of counts. A single rank
+    has details of its own."""
+    samples = [card.sample for card in cards]
+    (alone,) = cards if len(cards) == 1 else (None,)
+    compiled = [sample.compile_seconds or None for sample in samples]
+    known = [
+        Fact("pid", "pid", str(alone.pid or "") if alone else ""),
+        Fact("memory", "memory", _range(size, (sample.memory for sample in samples))),
+        Fact("device", "on device", _device_memory(samples)),
+        Fact("cpu", "CPU", _range(_percent, (card.cpu for card in cards))),
+        Fact("compiles", "compiles", _compiles(samples)),
+        # For one rank, this is part of its compiles.
+        Fact("compile-time", "compile time", "" if alone else _range(span, compiled)),
+        Fact("steps", "steps", _done(cards, of_loops=True)),
+        Fact("steps", "syncs", _done(cards, of_loops=False)),
+        Fact("fallbacks", "ran on the CPU", _top(sample.fallbacks for sample in samples)),
+    ]
+    return [fact for fact in known if fact.value]
 
 
-def of_card(card: Card) -> list[Fact]:
-    """Facts about one rank."""
-    return of_cards([card])
+def _range(format_value: Callable[[float], str], values: Iterable[float | None]) -> str:
+    """The minimum and maximum of the known values; empty if there are none."""
+    known = [value for value in values if value is not None]
+    ends = [format_value(value) for value in (min(known), max(known))] if known else []
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _device_memory(samples: Sequence[Sample]) -> str:
+    used = _range(size, (sample.device_used for sample in samples))
+    limit = samples[0].device_limit if used and len(samples) == 1 else None
+    return f"{used} of {size(limit)}" if limit else used
+
+
+def _compiles(samples: Sequence[Sample]) -> str:
+    counts = _range(figure, (sample.compiles or None for sample in samples))
+    is_alone = counts and len(samples) == 1
+    return f"{counts} in {span(samples[0].compile_seconds)}" if is_alone else counts
+
+
+def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
+    """Count of loop items, or of step markers. A rank that died cannot report what it did after
+    its last sample, so its count is shown as a lower bound, and only on its own."""
+    is_alone = len(cards) == 1
+    counted = [card for card in cards if card.sample.loops_step is of_loops]
+    reliable = [card for card in counted if card.phase != "died" or is_alone]
+    done = _range(figure, (card.sample.done or None for card in reliable))
+    return f"≥ {done}" if done and is_alone and cards[0].phase == "died" else done
+
+
+def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
+    """The most frequent names with their totals: `aten::nonzero 12, aten::unique 3`."""
+    totals: Counter[str] = Counter()
+    for counts in all_counts:
+        totals.update(counts)
+    words = [f"{cut(name, 60)} {number:,}" for name, number in totals.most_common(most)]
+    return ", ".join([*words, f"{len(totals) - most} more"] if len(totals) > most else words)
 
 
 def free(snapshot: Snapshot) -> list[Fact]:
@@ -244,7 +290,7 @@ def free(snapshot: Snapshot) -> list[Fact]:
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """Facts shown in the table of ranks besides the state, the most important first."""
-    facts = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
+    facts = [*of_steps(card), *sorted(of_cards([card]), key=lambda fact: fact.id == "pid")]
     facts += [Fact("xla", "device", card.device)]
     facts += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
     return [fact for fact in facts if fact.value]
@@ -287,90 +333,8 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(wording.ranks(ranks), text) for text, ranks in alike(activities).items()]
 
 
-def _number(
-    number: Callable[[Card], float | None],
-    format_value: Callable[[float], str],
-    format_alone: Callable[[Card], str] | None = None,
-) -> Callable[[Sequence[Card]], str]:
-    """Format a number of each rank; for several ranks, the minimum and maximum. `format_alone`
-    formats it for a single rank."""
-
-    def of(cards: Sequence[Card]) -> str:
-        if format_alone is not None and len(cards) == 1:
-            return format_alone(cards[0])
-        values = [value for card in cards if (value := number(card)) is not None]
-        return _range(format_value(min(values)), format_value(max(values))) if values else ""
-
-    return of
-
-
-def _device_used(card: Card) -> int | None:
-    return card.sample.device_used
-
-
-def _device_memory(card: Card) -> str:
-    used, limit = _device_used(card), card.sample.device_limit
-    suffix = f" of {size(limit)}" if limit else ""
-    return "" if used is None else f"{size(used)}{suffix}"
-
-
-def _compiles(card: Card) -> str:
-    sample = card.sample
-    return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
-
-
-def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
-    """Count of loop items, or of step markers. A rank that died cannot report what it did after
-    its last sample, so its count is shown as a lower bound, and only on its own."""
-
-    def number(card: Card) -> int | None:
-        return card.sample.done or None if card.sample.loops_step is of_loops else None
-
-    def alone(card: Card) -> str:
-        done = number(card)
-        return "" if done is None else f"{'≥ ' if card.phase == 'died' else ''}{figure(done)}"
-
-    return _number(lambda card: None if card.phase == "died" else number(card), figure, alone)
-
-
-#: All facts, in the order in which they are shown.
-_FACTS = (
-    _Kind("pid", "pid", _number(lambda card: None, str, lambda card: str(card.pid or ""))),
-    _Kind("memory", "memory", _number(lambda card: card.sample.memory, size)),
-    _Kind("device", "on device", _number(_device_used, size, _device_memory)),
-    _Kind("cpu", "CPU", _number(lambda card: card.cpu, lambda share: f"{share * 100:.0f} %")),
-    _Kind(
-        "compiles",
-        "compiles",
-        _number(lambda card: card.sample.compiles or None, figure, _compiles),
-    ),
-    # For one rank, this is part of its compiles.
-    _Kind(
-        "compile-time",
-        "compile time",
-        _number(lambda card: card.sample.compile_seconds or None, span, lambda card: ""),
-    ),
-    _Kind("steps", "steps", _done(of_loops=True)),
-    _Kind("steps", "syncs", _done(of_loops=False)),
-    _Kind("fallbacks", "ran on the CPU", lambda cards: _top(c.sample.fallbacks for c in cards)),
-)
-
-
-def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
-    """The most frequent names with their totals: `aten::nonzero 12, aten::unique 3`."""
-    totals: Counter[str] = Counter()
-    for counts in all_counts:
-        totals.update(counts)
-    words = [f"{cut(name, 60)} {number:,}" for name, number in totals.most_common(most)]
-    return ", ".join([*words, f"{len(totals) - most} more"] if len(totals) > most else words)
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
-
-
-def progress(bar: Bar) -> list[str]:
-    """`62 %`, `620 of 1,000`, `12.3/s`, `31 s to go`."""
+def bar_in_short(bar: Bar) -> str:
+    """`steps: 62 % · 620 of 1,000 · 12.3/s · 31 s to go`."""
     on = f" on {bar.on}" if bar.on else ""
     done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
     parts = [f"{done} done{on}"]
@@ -381,12 +345,7 @@ def progress(bar: Bar) -> list[str]:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
         parts.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else span(bar.eta)} to go")
-    return parts
-
-
-def bar_in_short(bar: Bar) -> str:
-    """`steps: 62 % · 620 of 1,000 · 12.3/s`."""
-    return f"{cut(bar.label or 'progress', 80)}: {' · '.join(progress(bar))}"
+    return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 
 def portion(bar: Bar) -> float:
@@ -401,11 +360,6 @@ def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:
     for card in sorted(cards, key=lambda card: card.rank):
         groups[card.phase].append(card)
     return {phase: group for phase, group in groups.items() if group}
-
-
-def activity(card: Card) -> list[str]:
-    """The rank's place in the notebook and what it is doing there."""
-    return [text for text in (card.place, card.detail) if text]
 
 
 #: Describes ranks whose errors only followed another rank's.
@@ -430,7 +384,7 @@ def over_ranks(lasts: dict[int, float]) -> str:
     if not finite:
         kinds = dict.fromkeys(map(wording.odd, lasts.values()))
         return f"{wording.listed(kinds, 'or')} in {several(len(lasts), 'rank')}"
-    limits = _range(figure(min(finite)), figure(max(finite)))
+    limits = _range(figure, finite)
     suffix = f"; {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     median = figure(statistics.median(finite))
     return f"{limits} over {several(len(finite), 'rank')}, median {median}{suffix}"

@@ -270,16 +270,9 @@ def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot)
 
 def _attributes(card: Card, snapshot: Snapshot) -> str:
     """The attributes of a rank's row or tile, which the page makes selectable."""
-    return f' data-rank="{card.rank}" data-phase="{card.phase}"{_mark_attribute(card, snapshot)}'
-
-
-def _mark_attribute(card: Card, snapshot: Snapshot) -> str:
-    diagnosis = snapshot.diagnosis
-    return (
-        " data-marked"
-        if diagnosis and diagnosis.level != "calm" and card.rank in diagnosis.ranks
-        else ""
-    )
+    named = snapshot.diagnosis.ranks if snapshot.diagnosis and not snapshot.is_calm else ()
+    marked = " data-marked" if card.rank in named else ""
+    return f' data-rank="{card.rank}" data-phase="{card.phase}"{marked}'
 
 
 # ---------------------------------------------------------------- tiles
@@ -317,7 +310,7 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
     """Draw a rank as a sign and its number, with its activity as a tooltip of at most `room`
     bytes."""
     sign = PHASES[card.phase]
-    parts = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
+    parts = [facts.name(card, snapshot), card.phase, card.place, card.detail, card.host]
     text, longest = " · ".join(filter(None, parts)), min(_LONGEST, room)
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
