@@ -111,9 +111,7 @@ class Observer:
         self._last_lines: dict[int, str] = {}
         self._bars: dict[tuple[int, str], Bar] = {}  # drawn by tqdm, by rank and label
         self._labels: dict[str, None] = {}  # of bars, in the order in which they started
-        self._rows: dict[int, Rows] = {}
-        self._cell_rows = RowsOverCells(run.state, run.record)
-        self._damage: dict[int, str] = {}  # unreadable figures, by rank
+        self._rows = RowsOfRun(run.state, run.record)
         self._first_second = 0  # first second shown in lanes
         self._diagnoser = Diagnoser()
 
@@ -185,19 +183,9 @@ class Observer:
         """Read the newest samples and figures."""
         for rank in list(self.run.state.ranks):
             self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
-            try:
-                rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
-                for row in () if self.run.state.group else rows.new():
-                    self._add_row(rank, row)
-            except XlaNbError as error:  # show the part that could be read
-                self._damage[rank] = str(error)
-        for rank, row in self._cell_rows.new():
-            self._add_row(rank, row)
-        self._damage |= self._cell_rows.damage
-
-    def _add_row(self, rank: int, row: Row) -> None:
-        for name, value in row.figures.items():
-            self._figure_line(name, rank).add(row.step, value)
+        for rank, row in self._rows.new():
+            for name, value in row.figures.items():
+                self._figure_line(name, rank).add(row.step, value)
 
     def _figure_line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -221,7 +209,7 @@ class Observer:
         self._labels |= dict.fromkeys(card.bars[0].label for card in rank_cards if card.bars)
         run_bar = _bar_of_run(rank_cards, [*self._labels])
         drives_devices = any(rank.devices for rank in ranks)
-        gone = self._cell_rows.gone
+        gone = self._rows.gone
         omissions = (_OMITTED.format(wording.several(gone, "earlier cell")),) if gone else ()
         pairs = zip(ranks, rank_cards, strict=True)
         cards = tuple(card for rank, rank_card in pairs for card in _per_device(rank, rank_card))
@@ -243,7 +231,7 @@ class Observer:
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             hang=state.current_hang,
-            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *omissions),
+            notices=(*_notices(self.run), *map(ansi.plain, self._rows.damage.values()), *omissions),
             bar=run_bar,
             free=free,
             unit="device" if drives_devices else "rank",
@@ -461,9 +449,10 @@ def _live(state: RunState) -> Live | None:
     )
 
 
-class RowsOverCells:
-    """Figures that live ranks reported, over successive cells. If a cell restarts the steps of a
-    figure, its ranks' steps are shifted to continue after the last earlier step of any rank.
+class RowsOfRun:
+    """Figures that ranks reported, in a run or over the successive cells of live ranks. If a cell
+    restarts the steps of a figure, its ranks' steps are shifted to continue after the last earlier
+    step of any rank.
 
     damage  error messages for unreadable rows, by rank
     gone    number of cells whose files no longer existed when they were opened
@@ -472,29 +461,38 @@ class RowsOverCells:
     def __init__(self, state: RunState, record: Record) -> None:
         self.damage: dict[int, str] = {}
         self.gone = 0
-        self._programs, self._record = state.programs, record
+        self._state, self._record = state, record
         self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; {} once read
         self._shifts: dict[tuple[int, str], float] = {}  # of steps, by cell and figure
         self._last_steps: dict[str, float] = {}  # highest step so far, by figure
 
     def new(self) -> Iterator[tuple[int, Row]]:
         """Yield the rows written since the last call, each with its rank."""
-        programs = self._programs.newest
+        if self._state.group is None:
+            rows = self._rows.setdefault(0, {})
+            for rank in self._state.ranks.keys() - rows.keys():
+                rows[rank] = Rows(self._record.history(rank))
+            yield from self._new_of(0)
+            return
+        programs = self._state.programs.newest
         for program in reversed(programs):  # rows from another host may arrive after the end
             began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
                 record = self._record.cell(began.run)
                 self.gone += not record.path.exists()
                 self._rows[began.number] = {n: Rows(record.history(n)) for n in began.ranks}
-            for rank, rows in self._rows[began.number].items():
-                try:
-                    for row in rows.new():
-                        for shifted in self._shifted(row, began.number):
-                            yield rank, shifted
-                except XlaNbError as error:
-                    self.damage[rank] = str(error)
+            yield from self._new_of(began.number)
             if is_over:
                 self._rows[began.number] = {}
+
+    def _new_of(self, number: int) -> Iterator[tuple[int, Row]]:
+        for rank, rows in sorted(self._rows[number].items()):
+            try:
+                for row in rows.new():
+                    for shifted in self._shifted(row, number):
+                        yield rank, shifted
+            except XlaNbError as error:  # show the part that could be read
+                self.damage[rank] = str(error)
 
     def _shifted(self, row: Row, number: int) -> Iterator[Row]:
         """Shift the steps of a row. Yields several rows if its figures have different shifts."""
