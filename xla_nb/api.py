@@ -135,13 +135,13 @@ def run(
 ) -> Run:
     """Launch a program and, unless in the background, show it until it ends."""
     refuse_launch("xla_nb.spawn")
-    with loop.launching() as end_if_interrupted:
+    with loop.launching() as interrupts:
         try:
             with telling() as show_wait:
 
                 def on_wait(seconds: float, message: str) -> None:
                     show_wait(seconds, message)
-                    end_if_interrupted()
+                    interrupts.end_a_wait()
 
                 new_run = launch(program, options, engine_for(options), on_wait, ShownRun)
         except KeyboardInterrupt:

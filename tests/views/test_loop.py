@@ -137,11 +137,11 @@ def test_interrupt_during_launch_without_run_is_raised_afterwards():
 
 def test_interrupt_ends_a_waiting_launch():
     reached = []
-    with pytest.raises(KeyboardInterrupt), launching() as end_if_interrupted:
-        end_if_interrupted()
+    with pytest.raises(KeyboardInterrupt), launching() as interrupts:
+        interrupts.end_a_wait()
         signal.raise_signal(signal.SIGINT)
         reached.append(True)
-        end_if_interrupted()
+        interrupts.end_a_wait()
         reached.append(False)
     assert reached == [True]
 

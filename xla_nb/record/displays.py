@@ -41,7 +41,7 @@ class Display:
 
     data: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    id: str | None = None
+    id: str | None = field(default=None, compare=False)  # may be generated
     result: bool = False
     nbytes: int = field(default=0, compare=False, repr=False)
 
@@ -70,7 +70,7 @@ class Shown:
     displays: list[Display] = field(default_factory=list)
     dropped: int = 0
     unreadable: int = 0
-    _clears: bool = False  # with the next display
+    _clears: bool = field(default=False, compare=False)  # with the next display
 
     def take(self, line: bytes) -> None:
         """Fold in one line of the journal."""

@@ -7,7 +7,7 @@ everywhere.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +15,7 @@ from xla_nb.errors import UsageError
 from xla_nb.run.options import ViewName
 from xla_nb.run.run import Run
 from xla_nb.views import picture
-from xla_nb.views.loop import NoView, View
+from xla_nb.views.loop import View
 from xla_nb.views.rank_outputs import Beside
 from xla_nb.views.text import CellTextView, TextView
 
@@ -51,8 +51,10 @@ def make(name: ViewName, run: Run, *, behind: bool = False) -> View:
     Raises UsageError if the panel's library is missing.
     """
     try:
-        view = _MAKERS[name](run)
-        return view if name == "none" else Beside(view, run, behind=behind)
+        if name == "none":
+            return View()
+        view = _panel(run) if name == "panel" else _text(run)
+        return Beside(view, run, behind=behind)
     except BaseException:
         run.stop("Stopped because its view could not be shown")
         raise
@@ -75,10 +77,3 @@ def _text(run: Run) -> View:
         return TextView(run)
     parent: dict[str, Any] = getattr(shell, "get_parent", dict)()
     return CellTextView(run, watched=_has_page(parent, shell.user_ns))
-
-
-_MAKERS: dict[ViewName, Callable[[Run], View]] = {
-    "panel": _panel,
-    "text": _text,
-    "none": lambda run: NoView(),
-}

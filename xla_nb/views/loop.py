@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 from xla_nb import ansi
 from xla_nb.errors import Interrupted
@@ -40,11 +40,12 @@ _TOO_LATE = "All ranks had returned; `import xla_nb; xla_nb.open_run({!r})` has 
 log = logging.getLogger(__name__)
 
 
-class View(Protocol):
-    """Something that shows a run."""
+class View:
+    """Shows a run; this one shows nothing (`--view none`)."""
 
     def draw(self) -> float:
         """Show what is new. Returns the seconds until the next call."""
+        return 1.0
 
     def finish(self) -> None:
         """Show how the run ended, and leave the output that the notebook keeps."""
@@ -53,20 +54,7 @@ class View(Protocol):
         """Make the front end stop waiting for the answer to a question."""
 
 
-class NoView:
-    """Shows nothing (`--view none`)."""
-
-    def draw(self) -> float:
-        return 1.0
-
-    def finish(self) -> None:
-        return
-
-    def withdraw(self) -> None:
-        return
-
-
-class Guarded:
+class Guarded(View):
     """Logs the first failure of a view and retries it: a failed view is no reason to end a run."""
 
     def __init__(self, run: Run, view: View) -> None:
@@ -99,7 +87,8 @@ def follow(run: Run, view: View) -> None:
     program that launched them, which would otherwise continue with its next launch.
     """
     view = Guarded(run, view)
-    with _interrupts() as interrupts:
+    with launching() as interrupts:
+        interrupts.is_followed = True
         try:
             handled = 0
             questions = _Questions(run, view, interrupts)
@@ -168,50 +157,38 @@ def _is_kernel_ending() -> bool:
     return bool(getattr(shell(), "exit_now", False))
 
 
-@contextlib.contextmanager
-def launching() -> Iterator[Callable[[], None]]:
-    """Make an interrupt stop the run that is launched and followed in this context, no matter how
-    early it arrives, so no run is left without a follower. A second interrupt before the run is
-    followed raises KeyboardInterrupt, and so does the exit if no followed run received the
-    interrupt. Yields a function that raises KeyboardInterrupt after an interrupt, for a launch that
-    is still waiting and has started nothing."""
-    with _interrupts(most=1) as interrupts:
-        yield interrupts.end_a_wait
-    if interrupts and not interrupts.heard:
-        raise KeyboardInterrupt
+class Interrupts(list[int]):
+    """The SIGINTs since a launch began. Until its run is followed, a second one raises
+    KeyboardInterrupt."""
 
-
-class _Interrupts(list[int]):
-    """The SIGINTs so far; until a run is followed, at most `most` are collected."""
-
-    def __init__(self, most: int | None) -> None:
-        super().__init__()
-        self._most = most
-        self.heard = most is None
+    is_followed = False
 
     def __call__(self, number: int, _frame: object) -> None:
-        if not self.heard and self._most is not None and len(self) >= self._most:
+        if self and not self.is_followed:
             raise KeyboardInterrupt
         self.append(number)
 
     def end_a_wait(self) -> None:
-        if self and not self.heard:
+        """Raise KeyboardInterrupt after an interrupt of a launch that has started nothing yet."""
+        if self and not self.is_followed:
             raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
-    """Collect SIGINTs, because a KeyboardInterrupt could hit between reading a line and writing it.
+def launching() -> Iterator[Interrupts]:
+    """Collect SIGINTs, so that an interrupt stops the run that is launched and followed in this
+    context, no matter how early it arrives: a KeyboardInterrupt could leave a run without a
+    follower, or hit between reading a line and writing it. If no followed run has received an
+    interrupt, the exit raises KeyboardInterrupt.
 
-    Only the main thread is ever interrupted. Within `launching`, yields the SIGINTs since it began.
+    Only the main thread is ever interrupted. In another `launching`, yields the SIGINTs of that.
     """
-    interrupts = _Interrupts(most)
+    interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
     previous = signal.getsignal(signal.SIGINT)
-    if isinstance(previous, _Interrupts):
-        previous.heard = True
+    if isinstance(previous, Interrupts):
         yield previous
         return
     signal.signal(signal.SIGINT, interrupts)
@@ -219,6 +196,7 @@ def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, previous)
+    interrupts.end_a_wait()
 
 
 # ---------------------------------------------------------------- questions of ranks
@@ -278,7 +256,7 @@ class _Question:
     def __init__(self, run: Run, event: Asked, view: View) -> None:
         self._run, self._event = run, event
         can_draw = hasattr(shell(), "kernel") and "google.colab" not in sys.modules
-        self._view = view if can_draw else NoView()
+        self._view = view if can_draw else View()
         self._finished = threading.Event()
         self._is_waiting = False
         self._cancelled_at = float("-inf")  # time of the last cancellation

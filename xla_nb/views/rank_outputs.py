@@ -99,19 +99,12 @@ def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
         current = shown[rank]
         if not (current.displays or current.dropped or current.unreadable):
             continue
-        equal = next((group for group in groups if _are_equal(group.shown, current)), None)
+        equal = next((group for group in groups if group.shown == current), None)
         if equal is None:
             groups.append(_Group([rank], current))
         else:
             equal.ranks.append(rank)
     return groups
-
-
-def _are_equal(first: Shown, second: Shown) -> bool:
-    """Compare displays except for their ids, which are generated."""
-    return (first.dropped, first.unreadable) == (second.dropped, second.unreadable) and [
-        (display.data, display.metadata, display.result) for display in first.displays
-    ] == [(display.data, display.metadata, display.result) for display in second.displays]
 
 
 def _gaps(shown: Shown) -> Iterator[str]:
@@ -156,7 +149,7 @@ _MAX_LINES = 60  # lines of one display printed as text
 _EMPTY = Output({"text/html": "", "text/plain": ""}, {})
 
 
-class Beside:
+class Beside(View):
     """A view together with the ranks' displays. `behind`: the view is drawn in a thread, so only an
     output created now belongs to the cell being executed. Otherwise, only outputs from the main
     thread do, so displays are not updated while it waits for an answer."""
@@ -170,7 +163,6 @@ class Beside:
         self._due = 0.0
 
     def draw(self) -> float:
-        """Show what is new. Returns the seconds until the next call."""
         pause = self._view.draw()
         now = time.monotonic()
         can_display = self._behind or threading.current_thread() is threading.main_thread()
@@ -187,7 +179,6 @@ class Beside:
             self._view.finish()
 
     def withdraw(self) -> None:
-        """Make the front end stop waiting for the answer to a question."""
         self._view.withdraw()
 
     def _show(self) -> None:

@@ -20,12 +20,11 @@ from xla_nb.record.files import is_of_disk
 from xla_nb.record.tail import SwitchLog, Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.figures import FIGURES
-from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
-from xla_nb.views.loop import slot
+from xla_nb.views.loop import View, slot
 from xla_nb.views.rendering import returned
 from xla_nb.views.snapshot import STREAMS, Stream
 from xla_nb.wording import several, shortened
@@ -90,12 +89,10 @@ class _Stream:
                 self._last = [*self._last[-(TAIL - 1) :], (end, clean(line))]
 
 
-class TextView:
+class TextView(View):
     """Writes a run to `out` and `err` (by default the notebook's streams)."""
 
-    def __init__(
-        self, run: RecordedRun, out: TextIO | None = None, err: TextIO | None = None
-    ) -> None:
+    def __init__(self, run: Run, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._run = run
         self._out = out or sys.stdout
         self._is_live = _is_live(self._out)
@@ -132,9 +129,6 @@ class TextView:
         self._show_rest()
         results = returned.as_text(sentences.returned(self._run.state))
         self._write([("out", line) for line in (*results, self._summary())])
-
-    def withdraw(self) -> None:
-        """Do nothing: text cannot reach the page."""
 
     def _show_rest(self) -> None:
         self._read(lambda stream: stream.settle(True))
@@ -298,7 +292,6 @@ class CellTextView(TextView):
 
     def __init__(self, run: Run, *, watched: bool) -> None:
         super().__init__(run)
-        self._shown_run = run
         self._is_live = watched
         self._failed_at: float | None = None
         self._shown_errors: list[str] = []
@@ -311,9 +304,9 @@ class CellTextView(TextView):
         self._erase()
         if self._shown_errors:
             self._slot.update({}, raw=True)
-        snapshot = observer.observe(self._shown_run)
-        picture.show(picture.bundle(snapshot, told=True) | self._shown_run.as_data())
-        self._shown_run.shown_in = picture.cell()
+        snapshot = observer.observe(self._run)
+        picture.show(picture.bundle(snapshot, told=True) | self._run.as_data())
+        self._run.shown_in = picture.cell()
 
     def _news_of_errors(self) -> Iterator[str]:
         if self._failed_at is None and self._run.errors:
