@@ -141,9 +141,9 @@ def test_shutdown_needs_a_second_click(panel: Panel) -> None:
     panel.page.evaluate("void (answer = ({request}) => give({type: 'ack', request}))")
     button(panel, "Shut down").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("The ranks' variables will be lost.")
-    assert panel.sent("shutdown") == []
+    assert panel.sent("stop") == []
     button(panel, "Shut down").click()
-    panel.wait_sent("shutdown")
+    panel.wait_sent("stop")
     expect(button(panel, "Shutting down…")).to_be_disabled()
     assert panel.page.evaluate("interrupts") == 0
 

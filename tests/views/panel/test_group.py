@@ -16,7 +16,7 @@ from tests.support.kernel import Notebook
 #: The panel of the newest ranks: other tests may have left panels of ranks that died.
 PANEL = "from xla_nb import live\n*_, panel = live._shown().values()"
 #: Wait until the panel has sent everything and is idle.
-REST = "while panel._next - time.monotonic() < 10:\n    time.sleep(0.01)"
+REST = "while panel._due['beat'] - time.monotonic() < 10:\n    time.sleep(0.01)"
 
 
 class Panel:
@@ -153,11 +153,22 @@ def test_details_of_selected_rank_are_sent_while_ranks_are_idle(panel, kernel):
     assert told["about"]["focus"] == 1
 
 
+def test_stacks_of_idle_ranks_arrive_soon(panel, kernel):
+    quiet(kernel, "x = 1")
+    kernel.ok(REST)
+    panel.ask("stacks", request=7)
+    asked = time.monotonic()
+    assert "ranks 0, 1" in panel.answer("stacks", request=7)["html"]
+    assert time.monotonic() - asked < 30  # an idle panel looks for news once a minute
+
+
 def test_idle_ranks_cause_no_messages(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok(f"{REST}\nbefore = panel._sequence")
     wake = "with panel.run.changed: panel.run.changed.notify_all()"
-    kernel.ok(f"panel._next, panel._seen = 0.0, None\n{wake}\n{REST}")  # the panel checks again
+    kernel.ok(
+        f"panel._due['beat'], panel._seen = 0.0, None\n{wake}\n{REST}"
+    )  # the panel checks again
     assert kernel.value("panel._sequence - before") == "0"
 
 
@@ -174,7 +185,7 @@ def test_saved_snapshot_shows_call_for_the_result(panel, kernel):
 
 def test_shutdown_request_is_acknowledged_and_ends_the_ranks(panel, kernel):
     quiet(kernel, "x = 1")
-    panel.ask("shutdown", request=7)
+    panel.ask("stop", request=7)
     assert panel.answer("ack")["request"] == 7
     end = panel.end()
     assert "2 live ranks ended by the Shut down button" in end["text/plain"]

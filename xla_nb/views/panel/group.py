@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from xla_nb.run.run import Run
 from xla_nb.views.loop import Guarded
@@ -19,7 +18,6 @@ _DELAY = 0.3  # seconds from an event to its message, so that a short cell takes
 _BEAT = 0.5  # seconds between messages while a cell runs,
 _SETTLING = 1.5  # and for this long after an event,
 _IDLE_BEAT = 60.0  # and after that
-_SAVE = 10.0  # minimum seconds between saved snapshots
 
 
 class GroupPanel(PanelView):
@@ -32,7 +30,7 @@ class GroupPanel(PanelView):
         self._shut_down = shut_down
         self._seen: object = None
         self._saved_of: object = None
-        self._next = self._settled_at = self._next_save = 0.0
+        self._settled_at = 0.0
         self._notice = ""  # a sentence naming the cell that shows the ranks now
         super().__init__(run)
 
@@ -79,36 +77,27 @@ class GroupPanel(PanelView):
         return phases, programs.count, running, len(state.notices), state.ending, state.stopping
 
     def draw(self) -> float:
-        """Send news to the page. Returns the seconds until the next call."""
-        self._handle_requests()
-        self._answer_stacks()
         now, mark = time.monotonic(), self._mark()
         if mark != self._seen:
             self._seen = mark
-            self._next = min(self._next, now + _DELAY)
             self._settled_at = now + _SETTLING
+            self._due["beat"] = min(self._due["beat"], now + _DELAY)
+            self._due["save"] = max(self._due["save"], self._settled_at)
             self._due["charts"] = 0.0
-        if self._whole or now >= self._next:
-            self._send_news(now)
-            is_active = self._is_running or now < self._settled_at or self._inquiries
-            self._next = now + (_BEAT if is_active else _IDLE_BEAT)
-        if mark != self._saved_of and now >= self._next_save and now >= self._settled_at:
-            self._saved_of, self._next_save = mark, now + _SAVE
-            self._saved.update(self._saved_snapshot(), raw=True)
-        return self._pause(mark)
+        return super().draw()
 
     @property
-    def _is_running(self) -> bool:
+    def _beat(self) -> float:
         state = self.run.state
         starting = any(rank.phase == "starting" for rank in state.ranks.values())
-        return bool(state.programs.running) or starting or not state.ranks
+        is_running = bool(state.programs.running) or starting or not state.ranks
+        is_active = is_running or time.monotonic() < self._settled_at or self._inquiries
+        return _BEAT if is_active else _IDLE_BEAT
 
-    def _pause(self, mark: object) -> float:
-        now = time.monotonic()
-        due = [self._next - now]
-        if mark != self._saved_of:
-            due.append(max(self._next_save, self._settled_at) - now)
-        return max(0.0, min(due))
+    def _save(self) -> None:
+        if self._seen != self._saved_of:
+            self._saved_of = self._seen
+            super()._save()
 
     def _leave_note(self) -> None:
         html = f'<div style="opacity:.75;font-size:12px">{self._notice}</div>'
@@ -116,17 +105,5 @@ class GroupPanel(PanelView):
         self._live.update({"text/html": html, "text/plain": self._notice}, raw=True)
         self._close(html)
 
-    # ---------------------------------------------------------- from the page
-
-    def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        handlers = super()._answered()
-        del handlers["stop"]
-        return handlers | {"shutdown": self._on_shutdown}
-
-    def _on_focus(self, message: dict[str, Any]) -> None:
-        super()._on_focus(message)
-        self._next = 0.0
-
-    def _on_shutdown(self, message: dict[str, Any]) -> None:
-        self._send("ack", request=message["request"])
+    def _stop(self) -> None:
         threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()

@@ -451,7 +451,7 @@ class Store {
 		const silent = () => (live ? this.disarm("The kernel is not responding. Run %xla_shutdown to end the ranks.") : this.interrupt());
 		this.stop = "asked";
 		this.speak(live ? "Ending the ranks…" : "Stopping the ranks…");
-		this.ask({ type: live ? "shutdown" : "stop" }, { received, silent });
+		this.ask({ type: "stop" }, { received, silent });
 	}
 
 	disarm(words) {

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
-from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, slot
+from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, View, slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page, uplot
@@ -36,7 +36,7 @@ NOTHING = {"text/html": "", "text/plain": ""}
 log = logging.getLogger(__name__)
 
 
-class PanelView:
+class PanelView(View):
     """Shows a run on the page. One thread draws and finishes it; the main thread creates it,
     because a display belongs to the cell that the main thread is executing."""
 
@@ -51,7 +51,6 @@ class PanelView:
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._inquiries: list[tuple[int | None, Inquiry]] = []
-        self._actions = self._answered()
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
         self._live = _display(*self._widget())
@@ -64,11 +63,19 @@ class PanelView:
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
-        if self._is_due("beat", now, _BEAT):
+        if self._is_due("beat", now, self._beat):
             self._send_news(now)
         if self._is_due("save", now, _SAVE):
-            self._saved.update(self._saved_snapshot(), raw=True)
-        return max(0.0, self._due["beat"] - time.monotonic())
+            self._save()
+        return max(0.0, min(self._due["beat"], self._due["save"]) - time.monotonic())
+
+    @property
+    def _beat(self) -> float:
+        """Seconds between messages."""
+        return _BEAT
+
+    def _save(self) -> None:
+        self._saved.update(self._saved_snapshot(), raw=True)
 
     def finish(self) -> None:
         """Replace the widget with the run's saved HTML and text."""
@@ -170,48 +177,37 @@ class PanelView:
     # ---------------------------------------------------------- from the page
 
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
-        """Handle a message; ipywidgets calls this in any thread."""
-        if message["type"] not in self._actions:
-            log.warning("Ignored a message from the page: %r", message["type"])
-            return
+        """Take a message; ipywidgets calls this in any thread."""
         if message["type"] == "stop":
-            self.run.stop(STOP_BUTTON, same=INTERRUPTED)
+            self._stop()
         self._inbox.put(message)
         with self.run.changed:
             self.run.changed.notify_all()
 
-    def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        """The handlers of requests by type."""
-        return {
-            "whole": self._on_whole,
-            "focus": self._on_focus,
-            "stop": self._on_stop,
-            "stacks": self._on_stacks,
-            "earlier": self._on_earlier,
-        }
+    def _stop(self) -> None:
+        self.run.stop(STOP_BUTTON, same=INTERRUPTED)
 
     def _handle_requests(self) -> None:
-        while True:
-            try:
-                message = self._inbox.get_nowait()
-            except Empty:
-                return
-            self._actions[message["type"]](message)
-
-    def _on_whole(self, message: dict[str, Any]) -> None:
-        self._whole = True
-        self._due["beat"] = 0.0
-
-    def _on_focus(self, message: dict[str, Any]) -> None:
-        self._focus = message["rank"]
-        self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)  # the user waits for details
-
-    def _on_stop(self, message: dict[str, Any]) -> None:
-        self._send("ack", request=message["request"])
-
-    def _on_stacks(self, message: dict[str, Any]) -> None:
-        self._send("ack", request=message["request"])
-        self._inquiries.append((message["request"], Inquiry(self.run)))
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if "request" in message:
+                self._send("ack", request=message["request"])
+            match message["type"]:
+                case "whole":
+                    self._whole = True
+                    self._due["beat"] = 0.0
+                case "focus":  # the user waits for details
+                    self._focus = message["rank"]
+                    self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)
+                case "stacks":  # an idle panel looks for answers too
+                    self._inquiries.append((message["request"], Inquiry(self.run)))
+                    self._due["beat"] = 0.0
+                case "earlier":
+                    self._send_earlier(message)
+                case "stop":  # at once, in `_receive`
+                    pass
+                case unknown:
+                    log.warning("Ignored a message from the page: %r", unknown)
 
     def _answer_stacks(self) -> None:
         for request, inquiry in self._inquiries[:]:
@@ -219,7 +215,7 @@ class PanelView:
                 self._inquiries.remove((request, inquiry))
                 self._send("stacks", request=request, html=html.stacks(inquiry.groups()))
 
-    def _on_earlier(self, message: dict[str, Any]) -> None:
+    def _send_earlier(self, message: dict[str, Any]) -> None:
         rank, stream = message["rank"], message["stream"]
         if not isinstance(rank, int) or stream not in STREAMS:  # it could be a path to any file
             log.warning("Ignored the page's request for %r of rank %r", stream, rank)
