@@ -1285,7 +1285,7 @@ def test_folded_section_stays_folded_in_next_panel(opened: Opener) -> None:
     expect(again.page.locator(".xn-log")).to_be_hidden()
     again.page.get_by_role("button", name="Output", exact=True).click()
     expect(again.page.locator(".xn-log")).to_be_visible()
-    assert again.page.evaluate("localStorage.getItem('xla_nb.folded')") == "[]"
+    assert again.page.evaluate("localStorage.getItem('xla_nb.folded.output')") == "false"
 
 
 def test_stream_selection_filters_lines(panel: Panel) -> None:

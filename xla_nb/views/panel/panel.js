@@ -109,35 +109,25 @@ async function copy(text) {
 
 // --- Sections that fold. The page remembers which are folded, for all panels, if storage is available.
 
-const STORED = "xla_nb.folded";
-const folded = () => {
-	try {
-		return new Set(JSON.parse(localStorage.getItem(STORED) ?? "[]"));
-	} catch {
-		return new Set();
-	}
-};
-
 /** Adds a title to the head of a section; clicking it folds the section. */
 function folding(node, name, words, into) {
-	const set = (closed) => {
-		node.classList.toggle("xn-folded", closed);
-		mark(toggle, "aria-expanded", !closed);
-	};
+	const key = `xla_nb.folded.${name}`;
 	const flip = () => {
-		const names = folded();
-		const closed = !node.classList.contains("xn-folded");
-		names[closed ? "add" : "delete"](name);
-		set(closed);
+		const closed = node.classList.toggle("xn-folded");
+		mark(toggle, "aria-expanded", !closed);
 		try {
-			localStorage.setItem(STORED, JSON.stringify([...names]));
+			localStorage.setItem(key, closed);
 		} catch {
 			// The state is not remembered.
 		}
 	};
-	const toggle = button(words, flip, {}, "fold");
+	const toggle = button(words, flip, { "aria-expanded": true }, "fold");
 	into.prepend(h("h4.h", {}, toggle));
-	set(folded().has(name));
+	try {
+		if (localStorage.getItem(key) === "true") flip();
+	} catch {
+		// No state was remembered.
+	}
 	return node;
 }
 
@@ -147,10 +137,8 @@ const HELD = 8000; // lines held over all ranks,
 const HELD_EACH = 30; // at least this many per rank,
 const HELD_FOCUSED = 2000; // and this many for a selected rank
 
-const SIGNS = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'" };
-
 /** Returns a line without its colors. */
-const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
+const textOf = ({ html }) => Object.assign(document.createElement("template"), { innerHTML: html }).content.textContent;
 
 /** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
 class Lines {
@@ -1461,14 +1449,13 @@ class View {
 	}
 
 	/** Shows the output of one rank, or of all ranks. */
-	focus(rank, reveal = false) {
+	focus(rank) {
 		if (rank !== this.rank) {
 			this.rank = rank;
 			this.store.focus();
 		}
 		this.parts.output.refresh();
 		this.changed("ranks", "figures");
-		if (reveal) this.parts.output.node.scrollIntoView({ block: "nearest" });
 	}
 }
 
