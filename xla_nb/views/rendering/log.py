@@ -3,34 +3,29 @@ numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from xla_nb.views import folding
+from xla_nb.views.folding import Folded
 from xla_nb.views.rendering import bounds, colours
 from xla_nb.views.rendering.style import FAINT
 from xla_nb.views.rendering.tags import div, faint, gap, in_parts, unseen
-from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot, Stream
+from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot
 
-_ROWS = 24  # lines shown unfolded, approximately
+_ENDS = (8, 16)  # lines shown unfolded, at the start and at the end
 _MARKUP_BYTES = 120  # bytes of markup per line
+_LIST = (
+    "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
+    "list-style:none;margin:0;padding:0"
+)
 #: Draws the line that replaces omitted ones.
 _Gap = Callable[[bounds.Shown, Excerpt], str]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Consecutive lines of one stream of the same ranks."""
-
-    stream: Stream
-    ranks: str
-    lines: Sequence[str]
-
-
-def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], format_gap: _Gap) -> Iterator[Group]:
-    """Yield the lines of all streams in the order in which they were seen. If that is unknown, and
+def folded(shown: Iterable[tuple[Excerpt, bounds.Shown]], format_gap: _Gap) -> list[Folded]:
+    """Fold the lines of all streams, in the order in which they were seen. If that is unknown, and
     among lines seen at once, stdout comes before stderr."""
     ordered = sorted(shown, key=lambda pair: STREAMS.index(pair[0].stream))
     written = {
@@ -44,8 +39,7 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], format_gap: _Gap) -> I
         )
         for excerpt, lines in ordered
     }
-    for (stream, ranks), group in groupby(folding.folded(written), attrgetter("stream", "who")):
-        yield Group(stream, ranks, [line.line for line in group])
+    return folding.folded(written)
 
 
 def _select(values: Sequence[float], excerpt: Excerpt, lines: bounds.Shown) -> Sequence[float]:
@@ -66,29 +60,24 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     def format_gap(lines: bounds.Shown, excerpt: Excerpt) -> str:
         return gap(bounds.gap_text(lines, excerpt, snapshot.record))
 
-    shown = list(groups(bounds.excerpts(snapshot, room, draw), format_gap))
-    if not shown:
+    lines = folded(bounds.excerpts(snapshot, room, draw), format_gap)
+    if not lines:
         return ""
-    log = in_parts(shown, _list_drawer(shown), "lines", lines=lambda group: group.lines)
+    label_width = min(12, max(len(line.who) for line in lines))
+
+    def draw_list(part: Sequence[Folded]) -> str:
+        groups = groupby(part, attrgetter("stream", "who"))
+        items = (_item(*head, [line.line for line in group], label_width) for head, group in groups)
+        return f'<ul style="{_LIST}">{"".join(items)}</ul>'
+
+    log = in_parts(lines, draw_list, "lines", _ENDS, attrgetter("line"))
     notes = (div(f"font-size:12px;{FAINT}", note) for note in bounds.notes_on_output(snapshot))
     return unseen("Output") + log + "".join(notes)
 
 
-def _list_drawer(groups: Sequence[Group]) -> Callable[[Sequence[Group]], str]:
-    """Return a function that draws groups as lists with aligned lines, and only a few lines per
-    group if there are many groups."""
-    label_width = min(12, max(len(group.ranks) for group in groups))
-    limit = max(2, _ROWS // len(groups))
-    style = (
-        "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
-        "list-style:none;margin:0;padding:0"
-    )
-
-    def item(group: Group) -> str:
-        label = f'<b style="min-width:{0.62 * label_width + 0.4:.1f}em">{group.ranks}</b>'
-        label += faint("stderr") if group.stream == "err" else ""
-        lines = in_parts(group.lines, "\n".join, "lines", (limit // 3, limit - limit // 3))
-        text = div("flex:1;min-width:0", lines)
-        return f'<li style="display:flex;gap:8px;margin:0">{label}{text}</li>'
-
-    return lambda part: f'<ul style="{style}">{"".join(map(item, part))}</ul>'
+def _item(stream: str, ranks: str, lines: Sequence[str], label_width: int) -> str:
+    """Draw consecutive lines of the same ranks."""
+    label = f'<b style="min-width:{0.62 * label_width + 0.4:.1f}em">{ranks}</b>'
+    label += faint("stderr") if stream == "err" else ""
+    text = div("flex:1;min-width:0", "\n".join(lines))
+    return f'<li style="display:flex;gap:8px;margin:0">{label}{text}</li>'

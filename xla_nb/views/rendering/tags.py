@@ -171,18 +171,17 @@ def in_parts(
     draw: Callable[[Sequence[_Item]], str],
     noun: str,
     ends: tuple[int, int] = (_HEAD, _TAIL),
-    lines: Callable[[_Item], Sequence[object]] = lambda item: [item],
+    text: Callable[[_Item], str] = str,
 ) -> str:
-    """Draw all items; if there are many, those in the middle are folded and their `lines` counted.
-    Nothing scrolls inside a box, because its end would be missing on paper."""
+    """Draw all items; if there are many, those in the middle are folded and counted, except gaps,
+    which `text` tells. Nothing scrolls inside a box, because its end would be missing on paper."""
     head, tail = ends
     middle = items[head : len(items) - tail]
     if len(middle) <= _FEW:
         return draw(items)
     # Numbers of omitted lines are shown outside the fold.
-    hidden = [line for item in middle for line in lines(item)]
-    gaps = [line for line in hidden if isinstance(line, str) and line.startswith(_GAP)]
-    count = f"{len(hidden) - len(gaps):,} more {noun}"
+    gaps = [line for line in map(text, middle) if line.startswith(_GAP)]
+    count = f"{len(middle) - len(gaps):,} more {noun}"
     notes = gaps[:2] + ([f"{_GAP}… and in {len(gaps) - 2} more files</i>"] if gaps[2:] else [])
     fold = details(faint(", ".join([count, *notes])), draw(middle))
     return draw(items[:head]) + fold + draw(items[len(items) - tail :])

@@ -70,11 +70,11 @@ def _whereabouts(snapshot: Snapshot) -> list[str]:
 def _output(snapshot: Snapshot) -> list[str]:
     excerpts = bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line)
     lines = []
-    for group in log.groups(
+    for line in log.folded(
         excerpts, lambda shown, excerpt: bounds.gap_text(shown, excerpt, snapshot.record)
     ):
-        kind = " (stderr)" if group.stream == "err" else ""
-        lines += [f"[{group.ranks}]{kind} {line}" for line in group.lines]
+        kind = " (stderr)" if line.stream == "err" else ""
+        lines.append(f"[{line.who}]{kind} {line.line}")
     lines += bounds.notes_on_output(snapshot)
     return ["", *lines] if lines else []
 
