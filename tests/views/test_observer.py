@@ -359,7 +359,7 @@ def test_last_progress_of_dead_rank_is_a_lower_bound(run, observer):
     run.state.apply(events.ProcessDied(pid=100, status=-9))
     seen = card(observer, 0)
     assert facts.bar_in_short(seen.bars[0]) == "long: ≥ 17 % · at least 34 of 200"
-    assert [fact.value for fact in facts.of_cards([seen]) if fact.id == "steps"] == ["≥ 34"]
+    assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 
 def test_run_bar_names_ranks_in_the_loop_before_others_start_one(run, observer):

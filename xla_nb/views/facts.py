@@ -288,12 +288,9 @@ def free(snapshot: Snapshot) -> list[Fact]:
     return [Fact("free", label, size(snapshot.free))] if snapshot.free is not None else []
 
 
-def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
-    """Facts shown in the table of ranks besides the state, the most important first."""
-    facts = [*of_steps(card), *sorted(of_cards([card]), key=lambda fact: fact.id == "pid")]
-    facts += [Fact("xla", "device", card.device)]
-    facts += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
-    return [fact for fact in facts if fact.value]
+def of_card(card: Card) -> list[Fact]:
+    """Facts about one rank besides its state, the most important first."""
+    return [*of_steps(card), *of_cards([card])]
 
 
 def of_steps(card: Card) -> list[Fact]:

@@ -68,11 +68,6 @@ def test_single_point_is_a_dot_in_the_middle():
     assert float(drawn["stroke-width"]) > 3
 
 
-def test_order_of_points_does_not_matter():
-    points = [(float(n), float(n % 3)) for n in range(10)]
-    assert draw({0: points}) == draw({0: points[::-1]})
-
-
 def test_each_tick_has_a_grey_line():
     line = [(0.0, 0.0), (1.0, 10.0)]
     grid = elements(picture({0: line}, {0: RED}))[0]

@@ -127,22 +127,18 @@ def _grid(ticks: int, width: int, height: int) -> str:
 
 
 def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> list[list[Point]]:
-    """Split a line at its gaps. Returns the parts in pixels, from left to right."""
+    """Split a line, ordered by x, at its gaps. Returns the parts in pixels."""
     x_scale = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
     y_scale = (height - 2 * INSET) / (shape.high - shape.low)
     offset = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
     pieces: list[list[Point]] = [[]]
-    for x, y in sorted(line, key=_by_x):
+    for x, y in line:
         if drawable((x, y)):
             pixel = INSET + offset + (x - shape.left) * x_scale
             pieces[-1].append((pixel, height - INSET - (y - shape.low) * y_scale))
         elif pieces[-1]:
             pieces.append([])
     return [piece for piece in pieces if piece]
-
-
-def _by_x(point: Point) -> float:
-    return point[0] if abs(point[0]) <= _HUGE else -math.inf
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -46,7 +46,8 @@ def as_html(snapshot: Snapshot) -> str:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
     hosts = [_Column("host", lambda card: escaped(card.host, 60))] * (len(snapshot.hosts) > 1)
-    return _hosts(snapshot) + _summary(snapshot, but=_COLUMNS) + _table(cards, snapshot, *hosts)
+    ranks = _table(cards, [*_columns(cards, snapshot), *hosts]) + _key(cards)
+    return _hosts(snapshot) + _summary(snapshot, but=_COLUMNS) + ranks
 
 
 def _summary(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
@@ -78,17 +79,18 @@ class _Column:
 _NUMBER = "text-align:right;white-space:nowrap"
 
 
-def _table(cards: Sequence[Card], snapshot: Snapshot, *extra: _Column) -> str:
-    columns = [*_columns(cards, snapshot), *extra]
+def _table(cards: Sequence[Card], columns: Sequence[_Column], marks: Sequence[str] = ()) -> str:
+    """Render a row per rank. `marks`: attributes of the rows in the panel, where columns are named
+    and stay in place while they are empty."""
     rows = [[column.draw(card) for column in columns] for card in cards]
-    shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
-    html = table(
+    shown = [n for n in range(len(columns)) if marks or n < 2 or any(row[n] for row in rows)]
+    return table(
         [faint(columns[n].title) for n in shown],
         [[row[n] for n in shown] for row in rows],
         [columns[n].style for n in shown],
+        [columns[n].name for n in shown] if marks else (),
+        marks,
     )
-    slots = [slot for card in cards for slot in card.lane]
-    return html + (_key(slots) if slots else "")
 
 
 def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
@@ -166,7 +168,7 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
 
 def _fact_columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The most important facts, in a column each."""
-    by_rank = {card.rank: {f.id: f for f in facts.in_table(card, snapshot)} for card in cards}
+    by_rank = {card.rank: {fact.id: fact for fact in facts.of_card(card)} for card in cards}
     labels = {fact.id: fact.label for known in by_rank.values() for fact in known.values()}
     running = (card for card in cards if card.phase in UNDER_WAY)
     stepping = [card for card in running if card.sample.done >= _MIN_STEPS]
@@ -202,15 +204,17 @@ def as_news(snapshot: Snapshot) -> str:
     columns = [] if as_tiles else _columns(cards, snapshot)
     html = ""
     for name, group in groups.items():
-        inner = "" if as_tiles else _rows(group, columns, snapshot)
+        marks = [_attributes(card, snapshot) for card in group]
         if as_tiles:
-            marks = ((card, _attributes(card, snapshot)) for card in group)
-            inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marks)
+            marked = zip(group, marks, strict=True)
+            inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marked)
+        else:
+            inner = _table(group, columns, marks)
         head = _host(name, group, snapshot) if name else ""
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
         html += f'<div class="xn-host"{label}>{head}{inner}</div>'
-    slots = [] if as_tiles else [slot for card in cards for slot in card.lane]
-    key = f'<div class="xn-key">{_key(slots)}</div>' if slots else ""
+    key = "" if as_tiles else _key(cards)
+    key = f'<div class="xn-key">{key}</div>' if key else ""
     known = _summary(snapshot, () if as_tiles else _CHANGING)
     return f'{html}<div class="xn-below">{key}{known}</div>'
 
@@ -230,7 +234,7 @@ def _phase_count(phase: Phase, cards: Sequence[Card]) -> str:
 def detail(card: Card, snapshot: Snapshot) -> str:
     """Render all facts about one rank."""
     sign = PHASES[card.phase]
-    known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
+    known = [fact for fact in facts.of_card(card) if fact.id != "pid"]  # beside the host
     state = mark(sign.glyph, card.phase, sign.colour)
     machine = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     activity = [place(card.place, _LONGEST)] if card.place else []
@@ -243,7 +247,7 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
     row = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline"
-    return div(row, title, *about) + bars + _facts([f for f in known if f.id != "pid"]) + last
+    return div(row, title, *about) + bars + _facts(known) + last
 
 
 def bar(progress: Bar) -> str:
@@ -256,16 +260,6 @@ def bar(progress: Bar) -> str:
     track = f'<div data-share="{100 * share:.0f}" title="{label}" style="{ground}#80808038">'
     line = f"{track}{done}</div>" if progress.total else ""
     return div("margin:4px 0", words, line)
-
-
-def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot) -> str:
-    return table(
-        [faint(column.title) for column in columns],
-        [[column.draw(card) for column in columns] for card in cards],
-        [column.style for column in columns],
-        [column.name for column in columns],
-        [_attributes(card, snapshot) for card in cards],
-    )
 
 
 def _attributes(card: Card, snapshot: Snapshot) -> str:
@@ -294,7 +288,8 @@ def _crowd(snapshot: Snapshot) -> str:
         div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *phase_counts),
         _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
         div(f"font-size:12px;{FAINT}", left_out) if left_out else "",
-        _table(listed, snapshot, last) if listed else "",
+        _table(listed, [*_columns(listed, snapshot), last]) if listed else "",
+        _key(listed),
         div(f"font-size:12px;{FAINT}", note) if note else "",
     ]
     return "".join(parts)
@@ -381,8 +376,11 @@ def _heights(parts: Sequence[float], width: float, full: float) -> tuple[str, ..
     return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_SLOT_WIDTH * width:.3g}" for high in highs)
 
 
-def _key(slots: Sequence[Slot]) -> str:
-    """Explain the colours that are visible in these slots."""
+def _key(cards: Sequence[Card]) -> str:
+    """Explain the colours that are visible in the strips of these ranks; empty without any."""
+    slots = [slot for card in cards for slot in card.lane]
+    if not slots:
+        return ""
     shares = ([part / slot.wide for part in slot.parts] for slot in slots)
     max_shares = map(max, zip(*shares, strict=True))
     words = (
