@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.run.sentences import Trouble
-from xla_nb.views import facts
-from xla_nb.views.snapshot import Excerpt, Snapshot
+from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 
 #: Maximum bytes of the whole HTML, of output in it (if the rest leaves room), of output in the
@@ -43,9 +42,11 @@ class Shown:
     left_out: int
     tail: list[str]
 
-    def lines(self, gap: str) -> list[str]:
-        """All lines, with `gap` in place of the omitted ones."""
-        return [*self.head, *([gap] if self.left_out else []), *self.tail]
+    def lines(self, draw_gap: Callable[[str], str] = str, place: str = "") -> list[str]:
+        """All lines, with `… 12 lines left out` in place of the omitted ones, and `place` after
+        it."""
+        gap = f"… {several(self.left_out, 'line')} left out{place}"
+        return [*self.head, *([draw_gap(gap)] if self.left_out else []), *self.tail]
 
 
 def bounded(
@@ -120,13 +121,6 @@ def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
     return lines[matches[-1] + 1 :] if matches else []
 
 
-def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
-    """Fit all output into `room` bytes, divided equally among the streams."""
-    shown = snapshot.excerpts[:STREAMS]
-    share = room // max(len(shown), 1)
-    return [(one, bounded(one.head, one.left_out, one.tail, share, draw)) for one in shown]
-
-
 def size_of(text: str) -> int:
     """Bytes of a line, including its newline."""
     return 1 + (len(text) if text.isascii() else len(text.encode()))
@@ -139,15 +133,6 @@ def more(characters: int) -> str:
 def plain_line(line: str, longest: int) -> str:
     text = ansi.plain(line[:longest])
     return text + more(len(line) - longest) if len(line) > longest else text
-
-
-def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> str:
-    """Return `… 12 lines left out`, and the file that has them, relative to the record's
-    `folder`."""
-    lines = f"… {several(shown.left_out, 'line')} left out"
-    if excerpt is None:
-        return lines
-    return f"{lines}, in {facts.cut(excerpt.path.removeprefix(f'{folder}/'), 400)}"
 
 
 def notes_on_output(snapshot: Snapshot) -> list[str]:

@@ -35,7 +35,7 @@ def group(stack_group: StackGroup, room: int) -> str:
     if not stack_group.stack:
         return heading
     stack = bounds.bounded(stack_group.stack.split("\n"), 0, (), room, colours.uncoloured)
-    return heading + boxed(stack.lines(gap(bounds.gap_text(stack))), AMBER)
+    return heading + boxed(stack.lines(gap), AMBER)
 
 
 def as_text(snapshot: Snapshot) -> list[str]:

@@ -188,8 +188,8 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
             f"{faint('at')} {place(trouble.place)}" if trouble.place else "",
         ]
     summary = heading(5, "display:inline;font-size:13px", " ".join(words))
-    traceback = shown.traceback.lines(gap(bounds.gap_text(shown.traceback)))
-    message = shown.message.lines(gap(bounds.gap_text(shown.message)))
+    traceback = shown.traceback.lines(gap)
+    message = shown.message.lines(gap)
     inner = boxed(message, RED) if message else ""
     if trouble.text:
         boxed_traceback = boxed(traceback, RED)

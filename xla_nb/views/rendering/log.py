@@ -3,11 +3,11 @@ numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from xla_nb.views import folding
+from xla_nb.views import facts, folding
 from xla_nb.views.folding import Folded
 from xla_nb.views.rendering import bounds, colours
 from xla_nb.views.rendering.style import FAINT
@@ -20,25 +20,23 @@ _LIST = (
     "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
     "list-style:none;margin:0;padding:0"
 )
-#: Draws the line that replaces omitted ones.
-_Gap = Callable[[bounds.Shown, Excerpt], str]
 
 
-def folded(shown: Iterable[tuple[Excerpt, bounds.Shown]], format_gap: _Gap) -> list[Folded]:
-    """Fold the lines of all streams, in the order in which they were seen. If that is unknown, and
-    among lines seen at once, stdout comes before stderr."""
-    ordered = sorted(shown, key=lambda pair: STREAMS.index(pair[0].stream))
-    written = {
-        (excerpt.rank, excerpt.stream): list(
-            zip(
-                _select(excerpt.times, excerpt, lines),
-                _select(excerpt.switches, excerpt, lines),
-                lines.lines(format_gap(lines, excerpt)),
-                strict=True,
-            )
-        )
-        for excerpt, lines in ordered
-    }
+def folded(
+    snapshot: Snapshot, room: int, draw: bounds.Draw, draw_gap: Callable[[str], str] = str
+) -> list[Folded]:
+    """Fold the lines of all streams, which share `room` bytes equally, in the order in which they
+    were seen. If that is unknown, and among lines seen at once, stdout comes before stderr."""
+    excerpts = snapshot.excerpts[: bounds.STREAMS]
+    share = room // max(len(excerpts), 1)
+    written = {}
+    for excerpt in sorted(excerpts, key=lambda excerpt: STREAMS.index(excerpt.stream)):
+        shown = bounds.bounded(excerpt.head, excerpt.left_out, excerpt.tail, share, draw)
+        file = facts.cut(excerpt.path.removeprefix(f"{snapshot.record}/"), 400)
+        lines = shown.lines(draw_gap, f", in {file}")
+        times = _select(excerpt.times, excerpt, shown)
+        switches = _select(excerpt.switches, excerpt, shown)
+        written[excerpt.rank, excerpt.stream] = [*zip(times, switches, lines, strict=True)]
     return folding.folded(written)
 
 
@@ -56,11 +54,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     room = min(bounds.OUTPUT, max(room - _MARKUP_BYTES * line_count, 100 * len(excerpts)))
     # If there is room for only a few lines per stream, text matters more than colours.
     draw = colours.coloured if room > 2000 * len(excerpts) else colours.uncoloured
-
-    def format_gap(lines: bounds.Shown, excerpt: Excerpt) -> str:
-        return gap(bounds.gap_text(lines, excerpt, snapshot.record))
-
-    lines = folded(bounds.excerpts(snapshot, room, draw), format_gap)
+    lines = folded(snapshot, room, draw, gap)
     if not lines:
         return ""
     label_width = min(12, max(len(line.who) for line in lines))

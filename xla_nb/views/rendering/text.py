@@ -47,7 +47,7 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     if trouble.follows:
         return ["", f"{heading[:-1]} failed {facts.BECAUSE}: {facts.cut(trouble.title, 300)}"]
     lines = ["", heading]
-    lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
+    lines += shown.traceback.lines()
     if trouble.others:
         lines += [f"{style.OTHERS}:", *(f"  {other}" for other in shown.others)]
         lines += [f"  {shown.more}"] if shown.more else []
@@ -68,11 +68,8 @@ def _whereabouts(snapshot: Snapshot) -> list[str]:
 
 
 def _output(snapshot: Snapshot) -> list[str]:
-    excerpts = bounds.excerpts(snapshot, bounds.TEXT, bounds.plain_line)
     lines = []
-    for line in log.folded(
-        excerpts, lambda shown, excerpt: bounds.gap_text(shown, excerpt, snapshot.record)
-    ):
+    for line in log.folded(snapshot, bounds.TEXT, bounds.plain_line):
         kind = " (stderr)" if line.stream == "err" else ""
         lines.append(f"[{line.who}]{kind} {line.line}")
     lines += bounds.notes_on_output(snapshot)
