@@ -19,13 +19,13 @@ from xla_nb.run import conclusions, state, waits
 from xla_nb.run.activity import RankStatus, Window
 from xla_nb.run.waits import lasting
 from xla_nb.views import facts
+from xla_nb.views.rendering.style import ENDED
 from xla_nb.views.snapshot import UNDER_WAY, Card, Diagnosis, Snapshot
 from xla_nb.wording import ranks, several
 
 Paces = Mapping[int, Window | None]
 
 _MIN_AGE = 1.0  # age of a hang report in seconds from which the age is shown
-_ENDED = ("early", *state.ENDED)
 _KEEP = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
 _STEADY = 2.0  # seconds for which its numbers stay unchanged
 
@@ -171,7 +171,7 @@ def _find_wrong_results(snapshot: Snapshot) -> Diagnosis | None:
 
 def _find_waits(snapshot: Snapshot) -> Diagnosis | None:
     """Which ranks have waited longest, for which rank, and where that rank is."""
-    ends = {card.rank: card.since for card in snapshot.cards if card.phase in _ENDED and card.since}
+    ends = {card.rank: card.since for card in snapshot.cards if card.phase in ENDED and card.since}
     statuses = [_status(card, snapshot, ends) for card in snapshot.cards]
     wait = waits.longest(statuses, snapshot.cell)
     if wait is None:
@@ -181,7 +181,7 @@ def _find_waits(snapshot: Snapshot) -> Diagnosis | None:
 
 def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankStatus:
     """The status in the rank's row; its duration extends beyond the newest sample."""
-    if card.phase in _ENDED or card.phase == "starting":
+    if card.phase in ENDED or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
     sample = replace(card.sample, activity=cast(Activity, card.phase), place=card.place)

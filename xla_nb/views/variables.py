@@ -63,9 +63,7 @@ def _table(rows: Sequence[Row]) -> str:
     columns = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
     titles = [faint(TITLES[n]) for n in columns]
     longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
-    styles = ["text-align:left"] * len(columns)
-    if _VALUE in columns:
-        styles[columns.index(_VALUE)] += at_least(longest)
+    styles = [f"text-align:left{at_least(longest) if n == _VALUE else ''}" for n in columns]
     lines = [line for row in rows for line in _lines(row, columns)]
     return table(titles, lines, styles) if columns else ""
 

@@ -50,7 +50,7 @@ class Shown:
 
 
 def bounded(
-    head: Sequence[str], left_out: int, tail: Sequence[str], room: int, draw: Draw
+    head: Sequence[str], room: int, draw: Draw, left_out: int = 0, tail: Sequence[str] = ()
 ) -> Shown:
     """Keep as many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
     if not left_out:
@@ -107,10 +107,10 @@ def troubles(snapshot: Snapshot, draw: Draw) -> tuple[list[ShownTrouble], str]:
 
 def _shown_trouble(trouble: Trouble, room: int, draw: Draw) -> ShownTrouble:
     lines = trouble.text.split("\n") if trouble.text else []
-    traceback = bounded(lines, 0, (), room * 3 // 4, draw)
+    traceback = bounded(lines, room * 3 // 4, draw)
     others = fitting(trouble.others[:_MAX_OTHERS], room // 4, max(80, room // 40), draw)
     left = len(trouble.others) - len(others)
-    message = bounded(_below_title(trouble.title, lines), 0, (), room // 4, draw)
+    message = bounded(_below_title(trouble.title, lines), room // 4, draw)
     return ShownTrouble(trouble, traceback, message, others, f"… and {left} more" if left else "")
 
 

@@ -34,7 +34,7 @@ def group(stack_group: StackGroup, room: int) -> str:
     heading = div("margin-top:4px", f"<b>{wording.ranks(stack_group.ranks)}</b>{at}{note}")
     if not stack_group.stack:
         return heading
-    stack = bounds.bounded(stack_group.stack.split("\n"), 0, (), room, colours.uncoloured)
+    stack = bounds.bounded(stack_group.stack.split("\n"), room, colours.uncoloured)
     return heading + boxed(stack.lines(gap), AMBER)
 
 

@@ -31,7 +31,7 @@ def folded(
     share = room // max(len(excerpts), 1)
     written = {}
     for excerpt in sorted(excerpts, key=lambda excerpt: STREAMS.index(excerpt.stream)):
-        shown = bounds.bounded(excerpt.head, excerpt.left_out, excerpt.tail, share, draw)
+        shown = bounds.bounded(excerpt.head, share, draw, excerpt.left_out, excerpt.tail)
         file = facts.cut(excerpt.path.removeprefix(f"{snapshot.record}/"), 400)
         lines = shown.lines(draw_gap, f", in {file}")
         times = _select(excerpt.times, excerpt, shown)
