@@ -224,7 +224,7 @@ def of_cards(cards: Sequence[Card]) -> list[Fact]:
     has details of its own."""
     samples = [card.sample for card in cards]
     (alone,) = cards if len(cards) == 1 else (None,)
-    compiled = [sample.compile_seconds or None for sample in samples]
+    compiled = [sample.compile_seconds for sample in samples]
     known = [
         Fact("pid", "pid", str(alone.pid or "") if alone else ""),
         Fact("memory", "memory", _range(size, (sample.memory for sample in samples))),
@@ -232,7 +232,7 @@ def of_cards(cards: Sequence[Card]) -> list[Fact]:
         Fact("cpu", "CPU", _range(_percent, (card.cpu for card in cards))),
         Fact("compiles", "compiles", _compiles(samples)),
         # For one rank, this is part of its compiles.
-        Fact("compile-time", "compile time", "" if alone else _range(span, compiled)),
+        Fact("compile-time", "compile time", "" if alone else _counts(_seconds, compiled)),
         Fact("steps", "steps", _done(cards, of_loops=True)),
         Fact("steps", "syncs", _done(cards, of_loops=False)),
         Fact("fallbacks", "ran on the CPU", _top(sample.fallbacks for sample in samples)),
@@ -247,6 +247,15 @@ def _range(format_value: Callable[[float], str], values: Iterable[float | None])
     return " to ".join(dict.fromkeys(ends))
 
 
+def _counts(format_value: Callable[[float], str], values: Sequence[float]) -> str:
+    """The minimum and maximum of counts; empty if all are 0."""
+    return _range(format_value, values) if any(values) else ""
+
+
+def _seconds(seconds: float) -> str:
+    return span(seconds) if seconds else "0"
+
+
 def _percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
@@ -258,7 +267,7 @@ def _device_memory(samples: Sequence[Sample]) -> str:
 
 
 def _compiles(samples: Sequence[Sample]) -> str:
-    counts = _range(figure, (sample.compiles or None for sample in samples))
+    counts = _counts(figure, [sample.compiles for sample in samples])
     is_alone = counts and len(samples) == 1
     return f"{counts} in {span(samples[0].compile_seconds)}" if is_alone else counts
 
@@ -267,9 +276,11 @@ def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
     """Count of loop items, or of step markers. A rank that died cannot report what it did after
     its last sample, so its count is shown as a lower bound, and only on its own."""
     is_alone = len(cards) == 1
-    counted = [card for card in cards if card.sample.loops_step is of_loops]
-    reliable = [card for card in counted if card.phase != "died" or is_alone]
-    done = _range(figure, (card.sample.done or None for card in reliable))
+    reliable = [card for card in cards if card.phase != "died" or is_alone]
+    samples = [card.sample for card in reliable]
+    # How a rank without any steps counts them is not known yet.
+    counted = [one.done for one in samples if one.loops_step is of_loops or not one.done]
+    done = _counts(figure, counted)
     return f"≥ {done}" if done and is_alone and cards[0].phase == "died" else done
 
 

@@ -449,6 +449,19 @@ def test_rank_is_shown_with_all_facts() -> None:
             assert part in shown.replace("\xa0", " "), part
 
 
+def test_range_of_counts_includes_ranks_that_did_nothing() -> None:
+    busy = sample(compiles=2, compile_seconds=0.25, steps=3)
+    some = [Card(0, sample=busy), Card(1, sample=sample()), Card(2, sample=sample())]
+    for card in (busy, replace(busy, items=3, steps=0)):
+        values = {
+            f.label: f.value for f in facts.of_cards([replace(some[0], sample=card), *some[1:]])
+        }
+        assert values["compiles"] == "0 to 2"
+        assert values["compile time"] == "0 to 0.25 s"
+        assert values["steps" if card.items else "syncs"] == "0 to 3"
+        assert len(values) == 3
+
+
 def test_unknown_facts_are_omitted() -> None:
     for shown in both(snapshot(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):
