@@ -21,7 +21,7 @@ from xla_nb.program.cell_text import Cell
 
 def test_notebook_functions_get_the_ranks_own_rank_with_a_note(notebook):
     (note,) = notebook.build("def f(i): return rank").notes
-    assert re.search(r"'rank' is not defined.*Make it a parameter", note)
+    assert re.search(r"`rank` is not defined.*Make it a parameter", note)
     notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
     program = notebook.build("where()")
     assert notebook.rank(program) == (0, "xla:0")
@@ -47,7 +47,7 @@ def test_no_note_about_rank_if_no_notebook_value_is_hidden(notebook, before, cel
 
 def test_star_import_hides_missing_names_only_if_its_names_are_unknown(notebook, monkeypatch):
     (note,) = notebook.build("from os.path import *\njoin('o', 'k'), joinn").notes
-    assert "'joinn' is not defined" in note
+    assert "`joinn` is not defined" in note
     assert notebook.build("from not_loaded_yet import *\nanything").notes == ()
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     notebook.run("rgb_to_hsv = 5")  # rebound by the star import
