@@ -6,17 +6,22 @@ these. Anything else must be pickled to find out.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling import code_facts
 
 _MAX_OBJECTS = 2000  # objects, beyond which a pickle is as fast
 _CONSTANT_TYPES = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
-_ACCESSORS = "fget", "fset", "fdel", "__doc__"
+#: Types whose parts are what the garbage collector sees in them; `[].append` has the list.
+_CONTAINERS = {
+    *(tuple, list, set, frozenset, types.CellType, types.GenericAlias),
+    *(property, staticmethod, classmethod, types.BuiltinFunctionType),
+}
 _FUNCTION_PARTS = *code_facts.ATTRIBUTES, "__code__", "__name__", "__defaults__", "__kwdefaults__"
 _END = float("nan")  # end of a container: an object found nowhere else
 _UNKNOWN = object()
@@ -38,8 +43,10 @@ def glance(obj: Any, whole: bool) -> list[object] | None:
             parts: Iterable[Any] = _in_function(part)
         elif kind in _CONSTANT_TYPES or issubclass(kind, type):
             continue
-        elif kind in _PARTS:
-            parts = _PARTS[kind](part)
+        elif kind in (dict, types.MappingProxyType):
+            parts = _pairs(part)
+        elif kind in _CONTAINERS:
+            parts = gc.get_referents(part)
         else:
             return None
         if id(part) not in expanded:  # it may contain itself
@@ -57,18 +64,6 @@ def same(before: list[object] | None, now: list[object] | None) -> bool:
 
 def _pairs(mapping: Any) -> Iterable[Any]:
     return itertools.chain.from_iterable(mapping.items())
-
-
-#: Functions that return the parts of such an object.
-_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
-    **dict.fromkeys((tuple, list, set, frozenset), iter),
-    **dict.fromkeys((dict, types.MappingProxyType), _pairs),
-    **dict.fromkeys((staticmethod, classmethod), lambda method: (method.__func__, vars(method))),
-    property: lambda prop: [getattr(prop, name) for name in _ACCESSORS],
-    types.BuiltinFunctionType: lambda method: [method.__self__],  # `[].append` has the list
-    types.GenericAlias: lambda alias: [alias.__origin__, alias.__args__],
-    types.CellType: lambda cell: [rebuild.content(cell)],
-}
 
 
 def _in_function(function: types.FunctionType) -> list[Any]:
