@@ -29,13 +29,11 @@ _INITIAL_STATE: State = {"level": logging.NOTSET, "propagate": True, "disabled":
 @dataclass(frozen=True)
 class Handler:
     """A handler to a standard stream, or to the file `to`, without anything a library added to
-    it."""
+    it. `format` are the arguments of its formatter."""
 
     to: str
     level: int
-    format: str | None
-    dates: str | None
-    style: str
+    format: tuple[str | None, str | None, str]
     encoding: str | None
 
     def made(self) -> logging.Handler | None:
@@ -48,8 +46,7 @@ class Handler:
         else:
             return None
         handler.setLevel(self.level)
-        formatter: Any = logging.Formatter(self.format, self.dates, self.style, False)  # type: ignore[arg-type]
-        handler.setFormatter(formatter)
+        handler.setFormatter(logging.Formatter(*self.format, validate=False))  # type: ignore[arg-type]
         return handler
 
 
@@ -76,7 +73,8 @@ def _describe(handler: logging.Handler) -> Handler | None:
     formatter = handler.formatter or logging.Formatter()
     styles: dict[Any, str] = {style: mark for mark, (style, _) in logging._STYLES.items()}
     style = styles.get(type(formatter._style), "%")
-    return Handler(to, handler.level, formatter._fmt, formatter.datefmt, style, encoding)
+    arguments = formatter._fmt, formatter.datefmt, style
+    return Handler(to, handler.level, arguments, encoding)
 
 
 def of_this_process() -> dict[str, logging.Logger]:
