@@ -57,11 +57,8 @@ def _context_manager(_: object, manager: Any) -> Any:
 _LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
 
 
-def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
-    """Return an exception's reducer value; NotImplemented if pickle does as well.
-
-    `reduce_otherwise` reduces instances of any class.
-    """
+def exception(obj: Any) -> Any:
+    """Return an exception's reducer value; NotImplemented for other objects."""
     kind = type(obj)
     if not issubclass(kind, BaseException):
         return NotImplemented
@@ -69,23 +66,19 @@ def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
     left_out = links if any(links.values()) else {}
     if isinstance(obj, AttributeError | NameError):  # only some Pythons pickle it
         left_out["name"] = obj.name
-    reduced: Any
+    reduced: Any = obj.__reduce_ex__(5)
     if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _DEFAULT_REDUCE:
         # Pickle would call it with `args`, but it may take other arguments.
-        reduced = new_exception, (kind, obj.args), object.__getstate__(obj)
-    elif left_out:
-        reduced = obj.__reduce_ex__(5)
-    else:
-        return reduce_otherwise(obj)
+        reduced = new_exception, (kind, obj.args), *reduced[2:]
     if (
         not isinstance(reduced, tuple)
         or reduced[0] not in (kind, new_exception)
         or kind.__setstate__ is not _DEFAULT_SETSTATE
     ):
         return reduced  # it defines its own pickling, maybe as something else
-    state = reduced[2] if len(reduced) > 2 else None
-    attributes, slots = state if isinstance(state, tuple) else (state, None)
-    return *reduced[:2], {**(attributes or {}), **(slots or {}), **left_out}
+    state, whole = reduced[2] if len(reduced) > 2 else None, object.__getstate__(obj)
+    slots = whole[1] if isinstance(whole, tuple) else {}
+    return *reduced[:2], {**(state or {}), **slots, **left_out}
 
 
 _DEFAULT_REDUCE, _DEFAULT_SETSTATE = BaseException.__reduce__, BaseException.__setstate__

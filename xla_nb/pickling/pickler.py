@@ -77,7 +77,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             refusals.refuse_of_itself,
             refusals.reduce_stream,
             self.reduce_shared,
-            self._reduce_exception,
+            builtin_types.exception,
             self.reduce_array,
             pandas_values.reduced,
             self._reduce_jax,
@@ -118,9 +118,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would create a class
             return rebuild.unnamed_type, (obj.__base__, obj.__name__)
         return super().reducer_override(obj)
-
-    def _reduce_exception(self, obj: Any) -> Any:
-        return builtin_types.exception(obj, self.reduce_code)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
