@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from xla_nb.pickling import code_facts, definition_table, module_objects, own_modules, rebuild
-from xla_nb.pickling.functions_and_classes import Live, Notebook
+from xla_nb.pickling.functions_and_classes import NO_USES, Live, Notebook
 from xla_nb.pickling.own_modules import Key, Uses
 from xla_nb.pickling.pickler import LivePickler
 from xla_nb.pickling.rebuild import Call
@@ -95,7 +95,7 @@ class LiveUnits(Live):
         self,
         notebook: Notebook,
         tokens: Tokens,
-        source: Callable[[Uses], None] = lambda uses: None,
+        uses: Uses = NO_USES,
     ) -> None:
         self.tokens = tokens
         self.on_ranks: Container[int] = frozenset()
@@ -107,7 +107,7 @@ class LiveUnits(Live):
         self.keeps: Mapping[str, Call] = {}
         self.refers: dict[int, Any] = {}
         self.written: set[int] = set()
-        super().__init__(notebook, source=source)
+        super().__init__(notebook, uses=uses)
 
     @property
     def definitions(self) -> dict[int, Any]:

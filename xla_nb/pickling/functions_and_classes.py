@@ -54,7 +54,7 @@ class Notebook(NamedTuple):
 
 
 #: For pickles that do not belong to a notebook.
-NO_NOTEBOOK = Notebook()
+NO_NOTEBOOK, NO_USES = Notebook(), own_modules.Uses()
 
 
 class Met:
@@ -92,7 +92,7 @@ class Live:
     Names are not part of a function: `names_met` returns those that must be sent as well. Only a
     function reached through data `carries` the names that hold constants and code, which data may
     need. Unless `joins`, functions share globals of their own instead of those of the module in
-    which the pickle is opened. `source` follows what else is sent. A pickle collects
+    which the pickle is opened. `uses` are those of what else is sent. A pickle collects
 
     met       everything it has met
     writing   the name and value being written
@@ -109,7 +109,7 @@ class Live:
         self,
         notebook: Notebook = NO_NOTEBOOK,
         joins: bool = True,
-        source: Callable[[own_modules.Uses], None] = lambda uses: None,
+        uses: own_modules.Uses = NO_USES,
     ) -> None:
         self.carries = False
         self.notebook = notebook
@@ -117,10 +117,9 @@ class Live:
         self._namespace = Call(rebuild.namespace, ())
         self._module_dicts: dict[str, Call] = {}
         self._other_dicts: dict[int, dict[str, Any]] = {}
-        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
+        self._bases: dict[type, tuple[type | None, type | None]] = {}
         self._made_here: Callable[[type], bool] = functools.cache(code_facts.is_made_here)
         self._pickled_by_dict: dict[type, bool] = {}
-        self._source = source
         self.imported: Container[str] = ()
         self.met = Met()
         self.writing: tuple[str, object] = "", None
@@ -130,7 +129,7 @@ class Live:
         self.imports: set[str] = set()
         self._searched_size = self.met.uses.size
         self._returned_counts = 0, 0  # names and definitions
-        self._source(self.met.uses)
+        self.met.uses.take(uses)
 
     def note(self, text: str) -> None:
         """Add a sentence to the current notes."""

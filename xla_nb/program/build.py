@@ -281,11 +281,8 @@ class _Needs:
     def _live(self) -> Live:
         sent, notebook = self._scope.sent, self._notebook()
         if sent is not None:
-            return LiveUnits(notebook, sent.tokens, self._follow)
-        return Live(notebook, source=self._follow)
-
-    def _follow(self, uses: Uses) -> None:
-        uses.take(self._text_uses)
+            return LiveUnits(notebook, sent.tokens, self._text_uses)
+        return Live(notebook, uses=self._text_uses)
 
     def _notebook(self) -> Notebook:
         values = {name: value for name, value in self._values.items() if name not in self._known}
@@ -311,15 +308,6 @@ class _Needs:
         path = refusals.culprit(holder, self._can_be_sent)
         text = refusals.refusal(label, refusals.described(holder, origin), fault, path, code_name)
         return f"{text} Nothing was run on ranks."
-
-    def _can_be_sent(self, value: object) -> bool:
-        try:
-            pickler.pack({"": value}, Live(self._notebook(), source=self._follow))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            return False
-        return True
 
     def _origin(self, name: str) -> str:
         """The line of the last statement that binds the name, or ""."""
