@@ -23,9 +23,9 @@ from xla_nb.pickling.rebuild import (
     content,
     contents,
     fill_container,
-    fill_instance,
     function_in,
     new_of_base,
+    set_state,
     unwrapped,
 )
 
@@ -202,12 +202,10 @@ def in_hints(definition: Any) -> Iterator[str]:
             yield from re.findall(_WORD, hint)
 
 
-def built_in_base(kind: type) -> tuple[type | None, object]:
-    """Return the base whose `__new__` is not Python code, or None if the class defines how its
-    instances are pickled; and its `__setstate__`, if it has one."""
-    if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
-        return None, None
-    return making(kind), getattr(kind, "__setstate__", None)
+def built_in_base(kind: type) -> type | None:
+    """Return the base whose `__new__` is not Python code; None if the class defines how its
+    instances are pickled."""
+    return making(kind) if is_plain(kind) and not hasattr(kind, "__getnewargs_ex__") else None
 
 
 def is_pickled_by_its_dict(kind: Any) -> bool:
@@ -270,7 +268,9 @@ def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
 
 def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     """Return the function that puts a part into a container, and the contents: keys and values, or
-    items. The class's own methods for adding parts were called already."""
+    items; nothing for an `object`. The class's own methods for adding parts were called already."""
+    if base is object:
+        return None, []
     readers = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
     return _CONTAINERS[base], [list(read(obj)) for read in readers]
 
@@ -281,7 +281,7 @@ def reduced_container(obj: Any, base: type) -> Any:
     arguments = base, type(obj), *arguments_of_container(base, obj)
     state = obj.__getstate__()
     keeps_dict = leaves_its_state(type(obj))
-    filling = (adopt_state, state_with_dict(obj, state)) if keeps_dict else (fill_instance, state)
+    filling = (adopt_state, state_with_dict(obj, state)) if keeps_dict else (set_state, state)
     add, columns = held_by_container(base, obj)
     content = add, columns, *filling
     return new_of_base, arguments, content, None, None, fill_container
@@ -489,7 +489,7 @@ def is_made_by_pickle_alone(kind: type) -> bool:
 
 def is_refillable(kind: type) -> bool:
     """True if its instances consist of their `__dict__` and slots only."""
-    return built_in_base(kind)[0] is object and is_copied(kind)
+    return built_in_base(kind) is object and is_copied(kind)
 
 
 def is_copied(kind: type) -> bool:

@@ -427,8 +427,8 @@ class Live:
                     f"a `{kind.__qualname__}`, whose class defines its own `__dict__`",
                     "Create it inside the function",
                 )
-            self._bases[kind] = *code_facts.built_in_base(kind), code_facts.container(kind)
-        base, setter, container = self._bases[kind]
+            self._bases[kind] = code_facts.built_in_base(kind), code_facts.container(kind)
+        base, container = self._bases[kind]
         if container is not None:
             return code_facts.reduced_container(obj, container)
         if base is None:
@@ -437,7 +437,7 @@ class Live:
         reduced: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = reduced[2:]
         arguments = base, kind, () if base is object else code_facts.new_arguments(base, obj)
-        fill = rebuild.fill_instance if state is not None and setter is None else None
+        fill = rebuild.set_state
         if code_facts.leaves_its_state(kind):
             state, fill = code_facts.state_with_dict(obj, state), rebuild.adopt_state
         return rebuild.new_instance, arguments, state, items, pairs, fill

@@ -279,17 +279,13 @@ class Content:
     """A placeholder in a pickle for the call that gives a module's object the notebook's
     content."""
 
-    def __init__(self, key: Key, obj: Any) -> None:
-        self._key, self._obj = key, obj
+    def __init__(self, key: Key, obj: Any, base: type) -> None:
+        self._key, self._obj, self._base = key, obj, base
 
     def __reduce__(self) -> Any:
-        obj, base = self._obj, code_facts.container(type(self._obj))
-        if base is None:
-            state = object.__reduce_ex__(obj, 2)[2]
-            return rebuild.refill_instance, (*self._key, obj, state)
-        filling = rebuild.fill_instance, obj.__getstate__()
-        content = *code_facts.held_by_container(base, obj), *filling
-        return rebuild.refill_container, (*self._key, obj, base, content)
+        filling = rebuild.set_state, self._obj.__getstate__()
+        content = *code_facts.held_by_container(self._base, self._obj), *filling
+        return rebuild.refill, (*self._key, self._obj, self._base, content)
 
 
 def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
@@ -301,12 +297,11 @@ def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     existing = Call(rebuild.held_by_module, (*key, kind.__name__))
     if place.alone:
         return existing, None
-    if (base := code_facts.container(kind)) is not None:
+    base = object if code_facts.is_refillable(kind) else code_facts.container(kind)
+    if base is not None:
         arguments = code_facts.arguments_of_container(base, obj)
         call = Call(rebuild.module_object, (*key, base, kind, *arguments))
-        return call, Content(key, obj)
-    if code_facts.is_refillable(kind):
-        return Call(rebuild.module_object, (*key, object, kind)), Content(key, obj)
+        return call, Content(key, obj, base)
     is_custom = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
     if is_custom or kind in builtin_types.REDUCERS:
         return None, Call(rebuild.put_back, (*key, obj))

@@ -203,6 +203,12 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def set_state(instance: Any, state: Any) -> None:
+    """Set a new instance's state as its class does, if that defines it."""
+    fill = getattr(type(instance), "__setstate__", fill_instance)
+    fill(instance, state)
+
+
 def adopt_state(instance: Any, state: Any) -> None:
     """Give a new instance this very dict as its attributes, which others may share, and its slots.
     Its `__setstate__`, if any, then changes the same dict through the instance."""
@@ -224,8 +230,6 @@ def fill_container(
     add, columns, fill, state = content
     for arguments in zip(*columns, strict=True):
         add(container, *arguments)
-    if fill is fill_instance:
-        fill = getattr(type(container), "__setstate__", fill)
     if state is not None:
         fill(container, state)
 
@@ -387,24 +391,14 @@ def fill_logger(
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
-def refill_container(
-    module: str, name: str, container: Any, base: Any, content: tuple[Any, Any, Any, Any]
-) -> None:
-    """Make a container of a module hold exactly this content."""
-    base.clear(container)
-    fill_container(container, content)
-    put_back(module, name, container)
-
-
-def refill_instance(module: str, name: str, instance: Any, state: Any) -> None:
-    """Make an instance of a module have exactly this state."""
-    if type(instance).__dictoffset__:
-        object.__getattribute__(instance, "__dict__").clear()
-    if hasattr(instance, "__setstate__"):
-        instance.__setstate__(state)
-    else:
-        fill_instance(instance, state)
-    put_back(module, name, instance)
+def refill(module: str, name: str, obj: Any, base: Any, content: tuple[Any, Any, Any, Any]) -> None:
+    """Make a container (`base`) or other object of a module have exactly this content."""
+    if base is not object:
+        base.clear(obj)
+    if type(obj).__dictoffset__:
+        object.__getattribute__(obj, "__dict__").clear()
+    fill_container(obj, content)
+    put_back(module, name, obj)
 
 
 #: Notices for the user from opening pickles here, "" if there is nothing to report. Bounded because
