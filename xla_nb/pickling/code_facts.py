@@ -35,11 +35,6 @@ _WORD = r"[^\W\d]\w*"
 _IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
-#: Mutable containers of Python.
-CONTAINERS = {
-    *(dict, list, set, collections.deque),
-    *(collections.OrderedDict, collections.defaultdict, collections.Counter),
-}
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
 _DESCRIPTORS = (
@@ -248,6 +243,10 @@ _CONTAINERS: dict[type, Any] = {
     collections.deque: collections.deque.append,
     set: set.add,
 }
+
+
+#: Mutable containers of Python.
+CONTAINERS = {*_CONTAINERS, collections.Counter}
 
 
 def container(kind: type) -> type | None:
