@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from xla_nb.pickling.parcel import Packed, Parcel, address_of
+from xla_nb.pickling.parcel import Packed, address_of
 
 #: First address and size, in bytes.
 Place: TypeAlias = tuple[int, int]
@@ -21,21 +21,17 @@ _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 class Memory:
-    """The memory of one unit: the current memory while it is looked at, and what was sent of it."""
+    """The memory of one unit: the current memory while it is looked at, and what was `sent` of it,
+    in the order of `places`; None if unknown."""
 
     def __init__(self, parcel: Packed) -> None:
         self._current, self._owner = [buffer.raw() for buffer in parcel.buffers], parcel.writer
-        self._sent: list[memoryview] | None = None
+        self.sent: list[memoryview] | None = None
         self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._current]
-
-    @property
-    def sent(self) -> Sequence[memoryview]:
-        """The memory that was sent, in the order of `places`; empty if unknown."""
-        return self._sent or ()
 
     def is_as_sent(self, current: Memory) -> bool:
         """True if the current memory equals what was sent."""
-        sent, pieces = self._sent, current._current
+        sent, pieces = self.sent, current._current
         if sent is None or len(sent) != len(pieces):
             return False
         sizes = [(first.nbytes, second.nbytes) for first, second in zip(sent, pieces, strict=True)]
@@ -45,7 +41,7 @@ class Memory:
         """Record that it was sent and drop the current memory."""
         copies = [sent.find(raw) for raw in self._current]
         known = [copy for copy in copies if copy is not None]
-        self._sent = known if len(known) == len(copies) else None  # None: it is sent again
+        self.sent = known if len(known) == len(copies) else None  # None: it is sent again
         self._current, self._owner = [], None
 
 
@@ -53,16 +49,15 @@ class SentMemory:
     """The memory in a parcel's file, found by its addresses in the notebook; memory created for the
     pickle, such as Arrow's buffers, by its content."""
 
-    def __init__(self, parcel: Packed, files: Sequence[int]) -> None:
+    def __init__(self, parcel: Packed, copies: Sequence[memoryview]) -> None:
         raws = [buffer.raw() for buffer in parcel.buffers]
-        copies = [copy for file in files for copy in Parcel(file).buffers]
         self._copies = {
             (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
         }
 
     def add(self, memory: Memory) -> None:
         """Add the memory of a unit that was sent before."""
-        self._copies.update(zip(memory.places, memory.sent, strict=False))
+        self._copies.update(zip(memory.places, memory.sent or (), strict=False))
 
     def find(self, raw: memoryview) -> memoryview | None:
         address, size = address_of(raw), raw.nbytes

@@ -8,7 +8,6 @@ objects, so that they share it on the ranks as well.
 from __future__ import annotations
 
 import collections
-import os
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
@@ -27,8 +26,8 @@ from xla_nb.pickling import (
     rebuild,
     refusals,
 )
-from xla_nb.pickling.parcel import Packed
-from xla_nb.pickling.pickler import pack, packed
+from xla_nb.pickling.parcel import Packed, Parcel
+from xla_nb.pickling.pickler import packed
 from xla_nb.pickling.rebuild import Call
 from xla_nb.wording import listed
 
@@ -39,24 +38,15 @@ _NOT_KEPT = "replaced the ranks' former `{}`, now under another name, with the n
 
 @dataclass(frozen=True)
 class SentParcel(Packed):
-    """A parcel that remembers the file it was written to, whose memory is compared with the
+    """A parcel that keeps the memory in the file it was written to, which is compared with the
     notebook's."""
 
-    files: list[int] = field(default_factory=list)
+    copies: list[memoryview] = field(default_factory=list)
 
     def write(self, fd: int, share: bool = False) -> int:
         size = super().write(fd, share)
-        self.close()
-        if self.buffers:
-            self.files.append(os.dup(fd))
+        self.copies[:] = Parcel(fd).buffers if self.buffers else []
         return size
-
-    def close(self) -> None:
-        while self.files:
-            os.close(self.files.pop())
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Sent:
@@ -144,8 +134,7 @@ class Sent:
         final.there = units.keys() - sent
         final.held, final.imports, final.keeps = calls, live.imports - self._imported, kept
         values = {key: look.objects[key] for key in _in_order(sent, look)}
-        pack_values = pack if sent else packed  # enough for an empty one
-        plain = pack_values(values, final, UnitPickler)
+        plain = packed(values, final, UnitPickler)
         live.notes |= final.notes
         parcel = SentParcel(plain.stream, plain.buffers, plain.writer, plain.imports)
         self.names = {key for key in sent if type(key) is str}
@@ -153,8 +142,8 @@ class Sent:
         written, imports = final.written, live.imports
 
         def record() -> None:
-            memory = SentMemory(parcel, parcel.files)
-            parcel.close()
+            memory = SentMemory(parcel, parcel.copies)
+            parcel.copies.clear()
             for unit in holders:  # the parcel may refer to some of their values on ranks
                 memory.add(unit.memory)
             for key in sent:

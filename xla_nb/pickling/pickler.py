@@ -363,17 +363,16 @@ class LivePickler(Pickler):
         return super().reduce_tensor(tensor)
 
 
-def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
+def pack(values: Mapping[str, object], live: Live) -> Packed:
     """Pack the notebook's values as one graph of objects. Raises what pickling raises."""
     module_objects.of_this_process().look()
-    parcel = packed(values, live, kind)
-    if parcel.overlaps(parcel.writer.gaps):
-        live.notes.add(_COPY_NOTE)
-    return parcel
+    return packed(values, live, LivePickler)
 
 
 def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) -> Packed:
     parcel = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
+    if parcel.overlaps(parcel.writer.gaps):
+        live.notes.add(_COPY_NOTE)
     in_order = list(sys.modules) if live.imports else ()
     return replace(parcel, imports=tuple(name for name in in_order if name in live.imports))
 
