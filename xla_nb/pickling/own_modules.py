@@ -136,11 +136,7 @@ class Uses:
         is_behind: Callable[[str], bool],
     ) -> Found:
         result = Found({}, set(), set())
-        for module in _torch_modules():
-            result.notes.update(
-                by_reference.note_of(module.__name__, one) for one in by_reference.names_in(module)
-            )
-        for module in modules:
+        for module in dict.fromkeys([*_torch_modules(), *modules]):
             name = module.__name__
             if not is_own(module):
                 result.notes.update(
@@ -246,8 +242,7 @@ def _values_to_set(
             if comparison.wrapped or name in called_names:  # may differ on ranks
                 yield key, comparison
         elif is_code or is_descriptor:
-            is_other = is_code and name in names and _is_elsewhere(part)
-            if is_other or _is_the_notebooks(value):
+            if (is_code and name in names) or _is_the_notebooks(value):
                 yield key, value
         elif is_function or name in names or _is_short(value):
             yield key, value
@@ -257,19 +252,6 @@ def _is_the_notebooks(value: Any) -> bool:
     """True if a class or function is the notebook's, or any function of a property or method."""
     functions = code_facts.functions_of([value])
     return any(map(code_facts.is_the_notebooks, [rebuild.function_in(value), *functions]))
-
-
-def _is_elsewhere(definition: Any) -> bool:
-    """True if it is another module's, was created by a function, or its own name now holds
-    something else, such as after the module was imported again or where it was set aside for that
-    (`mod._fit = mod.fit`); ranks' module creates its own."""
-    if not isinstance(definition, type | types.FunctionType):
-        return True
-    if code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__:
-        return True
-    if code_facts.value_of(definition.__module__, definition.__qualname__) is not rebuild.EMPTY:
-        return True
-    return module_objects.of_this_process().was_replaced(definition)
 
 
 def _is_short(value: object) -> bool:
