@@ -33,7 +33,7 @@ def test_unformatted_error_message_is_filled_in():
 
 IMPORTS = """
 import collections, contextlib, contextvars, csv, hashlib, itertools, logging, re, socket, sqlite3
-import multiprocessing as mp, threading, torch
+import multiprocessing as mp, threading, torch, weakref
 from unittest.mock import MagicMock
 """
 HOLDER = "class Holder: pass\nx, y = Holder(), Holder()\n"
@@ -46,8 +46,9 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ("x = {'deep': {'er': (1, [(i for i in ())])}}", "`x['deep']['er'][1][0]`" + GENERATOR),
         (HOLDER + "x.log, y.file = [y], (i for i in ())", "`x.log[0].file`" + GENERATOR),
         (HOLDER + "x._hidden = (i for i in ())", "to ranks: it" + GENERATOR),
-        ("x = [[]] * 5000 + [(i for i in ())]", "to ranks: it" + GENERATOR),
-        ("x = collections.deque([(i for i in ())])", GENERATOR),
+        ("x = [[]] * 5000 + [(i for i in ())]", "`x[5000]`" + GENERATOR),
+        ("x = [{(i for i in ())}, weakref.proxy(type('Gone', (), {})())]", "`x[0]`" + GENERATOR),
+        ("x = collections.deque([(i for i in ())])", "`x[0]`" + GENERATOR),
         ("x = []\nfor _ in range(20_000): x = [x]", "recursion"),
         ("x = socket.socket()\nx.close()", "it is or contains an open socket. Connect inside"),
         ("x = sqlite3.connect(':memory:')", "object. Connect inside the function."),

@@ -181,7 +181,9 @@ class Look:
         live.sets = {key: value for key, value in values.items() if isinstance(key, tuple)}
         live.held = calls
         named = {key: value for key, value in values.items() if isinstance(key, str)}
+        self._live.trail = live.trail
         parcel = packed(named, live, UnitPickler)
+        live.trail.clear()
         self._alive.append(parcel)
         memory = Memory(parcel)
         memo = parcel.writer.memo.copy()

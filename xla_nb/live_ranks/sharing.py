@@ -149,15 +149,8 @@ def held(values: Iterable[object]) -> Set[int]:
 def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
     """Yield the objects in a value whose ids are `wanted`, each with the shortest path to it by
     attributes, keys and indices. There may be none."""
-    seen, todo = {id(value)}, collections.deque[tuple[Any, rebuild.Way]]([(value, ())])
-    while todo and len(seen) < _MAX_OBJECTS:
-        holder, way = todo.popleft()
-        if id(holder) in wanted and way:
-            yield holder, way
-        for step, part in _steps(holder):
-            if id(part) not in seen and type(part) not in code_facts.PLAIN:
-                seen.add(id(part))
-                todo.append((part, (*way, step)))
+    for part, way in code_facts.ways(value, wanted, _steps):
+        yield part, tuple(step for step, _ in way)
 
 
 def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:

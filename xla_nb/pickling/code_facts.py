@@ -11,8 +11,8 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -30,7 +30,9 @@ from xla_nb.pickling.rebuild import (
 )
 
 BUILTIN_NEW = type(object.__new__)
-_MAX_ITEMS = 10_000  # items
+_MAX_ITEMS, _MAX_WALKED = 10_000, 1_000_000
+#: From a value to a part: each part on the way after what leads to it.
+Steps: TypeAlias = tuple[tuple[Any, Any], ...]
 _WORD = r"[^\W\d]\w*"
 _IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
@@ -284,6 +286,22 @@ def reduced_container(obj: Any, base: type) -> Any:
     add, columns = held_by_container(base, obj)
     content = add, columns, *filling
     return new_of_base, arguments, content, None, None, fill_container
+
+
+def ways(
+    value: object, wanted: Set[int], steps: Callable[[Any], Iterable[tuple[Any, Any]]]
+) -> Iterator[tuple[Any, Steps]]:
+    """Yield the objects in a value whose ids are `wanted`, each with the shortest path to it.
+    `steps` yields the parts of an object, each with what leads to it."""
+    seen, todo = {id(value)}, collections.deque[tuple[Any, Steps]]([(value, ())])
+    while todo and len(seen) < _MAX_WALKED:
+        holder, way = todo.popleft()
+        if id(holder) in wanted and way:
+            yield holder, way
+        for step, part in steps(holder):
+            if id(part) not in seen and type(part) not in PLAIN:
+                seen.add(id(part))
+                todo.append((part, (*way, (step, part))))
 
 
 def in_class(kind: type, name: str) -> Any:

@@ -9,6 +9,7 @@ the module in which the pickle is opened.
 from __future__ import annotations
 
 import abc
+import collections
 import copy
 import enum
 import functools
@@ -96,6 +97,7 @@ class Live:
 
     met       everything it has met
     writing   the name and value being written
+    trail     the last objects that were reduced: where one cannot be, the last is at fault
     notes     sentences for the user
     later     what is filled in after all code exists, each with its holder and the holder's name,
               since instances are hashed, compared and given their state by methods of their classes
@@ -123,6 +125,7 @@ class Live:
         self.imported: Container[str] = ()
         self.met = Met()
         self.writing: tuple[str, object] = "", None
+        self.trail = collections.deque[object](maxlen=100)
         self.notes: set[str] = set()
         self.later: list[tuple[str, object, Call]] = []
         self.optional: list[tuple[str, object, str]] = []

@@ -60,6 +60,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
+        self._live.trail.append(obj)
         if kind in self._ordinary_types or code_facts.is_disguised(kind):  # there may be a million
             return self.reduce_code(obj)
         if kind not in self._hashes_in_python:

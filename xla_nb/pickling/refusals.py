@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import builtins
 import contextlib
 import errno
 import functools
 import getpass
 import io
-import itertools
 import logging
 import pickle
 import socket
@@ -17,7 +15,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import process
 from typing import Any, TypeAlias
 
@@ -53,9 +51,9 @@ TRAINING_FUNCTION = (
     "initialized inside your training function"
 )
 #: Modules whose classes hold the process index and the number of processes.
-_ACCELERATE_MODULES = "accelerate.accelerator", "accelerate.state"
+_ACCELERATE_MODULES = {"accelerate.accelerator", "accelerate.state"}
 #: Modules of widgets in the page.
-_WIDGET_MODULES = "ipywidgets.widgets.widget", "tqdm.notebook"
+_WIDGET_MODULES = {"ipywidgets.widgets.widget", "tqdm.notebook"}
 
 #: What a function should return instead, by `Unshippable.thing`.
 _RESULT_ADVICE = {
@@ -70,8 +68,18 @@ _FULL_DISK = "Set XLA_NB_HOME to a folder with more free space, or return less"
 _BAD_FOLDER = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
 _FILE_ADVICE = "Move the class that has it to a file that the notebook imports"
 _DESCRIPTORS = property, staticmethod, classmethod
+_FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+_GENERATORS = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 _VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # also of OrderedDict
-_MAX_DEPTH, _MAX_SIZE = 8, 1000  # levels, and parts of one level, that are searched for the culprit
+#: Types whose objects are refused, what they are, and what to do instead.
+_UNSENDABLE: list[tuple[Any, str, str]] = [
+    (_FILES, "an open file", "Open it inside the function"),
+    (socket.socket, "an open socket", "Connect inside the function"),
+    (threading.Thread, "a thread", "Start it inside the function"),
+    (_GENERATORS, "a generator", "Send a list of its items, or create it inside the function"),
+    (_VIEWS, "a dict view", "Send the dict, or the view as a list"),
+]
+_MAX_DEPTH = 8  # levels of the path to a culprit
 #: From a value to a part: each part on the way, with its path from the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
 _CLOSURE = " → "  # precedes the name of a closure variable
@@ -164,50 +172,48 @@ def _message(fault: BaseException) -> str:
     return untrusted.message_of(fault)
 
 
-def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
-    """Return the path from a value to its innermost part that cannot be sent, each part with its
-    place: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
+def culprit(value: object, trail: Sequence[object]) -> Way:
+    """Return the path from a value to the last part of `trail`, where pickling it failed, each part
+    with its place: `["log"][0]`, `.file`, ` → data` (of a function's closure). It ends before a
+    private attribute."""
+    order = {id(part): number for number, part in enumerate(trail)}
+    found = {order[id(part)]: way for part, way in code_facts.ways(value, order.keys(), _parts)}
     steps: list[tuple[str, object]] = [("", value)]
-    for _ in range(_MAX_DEPTH):
-        path, innermost = steps[-1]
-        parts = [*itertools.islice(_parts(innermost), _MAX_SIZE)]
-        first = bisect.bisect_left(
-            range(len(parts)),
-            True,
-            key=lambda n: not can_be_sent([part for _, part in parts[: n + 1]]),
-        )
-        if first == len(parts):
+    for (place, name), part in found[max(found)][:_MAX_DEPTH] if found else ():
+        if place == _ATTRIBUTE and name[:1] == "_" and name != "__self__":
             break
-        steps.append((path + parts[first][0], parts[first][1]))
+        steps.append((steps[-1][0] + place.format(name), part))
     return steps
 
 
-def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """Yield the items of a container, a function's closure, or the public attributes of most other
-    objects."""
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
-    elif isinstance(value, list | tuple | deque):
-        yield from ((f"[{number}]", part) for number, part in enumerate(value))
-    elif isinstance(value, types.FunctionType):
+_ATTRIBUTE, _ITEM = ".{}", "[{!r}]"
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+
+
+def _parts(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    """Yield the items of a container, a function's closure, or the attributes of most other
+    objects, without calling methods of their classes."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        yield from ((("", key), key) for key in dict.keys(value))
+        yield from (((_ITEM, key), part) for key, part in dict.items(value))
+    elif base := next((base for base in _SEQUENCES if issubclass(kind, base)), None):
+        yield from (((_ITEM, number), part) for number, part in enumerate(base.__iter__(value)))
+    elif base := next((base for base in (set, frozenset) if issubclass(kind, base)), None):
+        yield from ((("", part), part) for part in base.__iter__(value))
+    elif kind is types.FunctionType:
         for name, cell in rebuild.cells(value).items():
             if (part := rebuild.content(cell)) is not EMPTY:
-                yield f"{_CLOSURE}{name}", part
-    elif type(value) is types.MethodType:
-        yield ".__self__", value.__self__
-    elif type(value) is functools.partial:
-        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif not (_refusal_of(type(value)) or _is_opaque(value)):
+                yield (f"{_CLOSURE}{{}}", name), part
+    elif kind is types.MethodType:
+        yield (_ATTRIBUTE, "__self__"), value.__self__
+    elif kind is functools.partial:
+        names = "func", "args", "keywords"
+        yield from (((_ATTRIBUTE, name), getattr(value, name)) for name in names)
+    elif not issubclass(kind, types.ModuleType):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
-            yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
-
-
-def _is_opaque(value: object) -> bool:
-    """True for objects of xla_nb or multiprocessing: their attributes are not the user's to
-    change."""
-    package = __package__.partition(".")[0]
-    return untrusted.module_of(type(value)).partition(".")[0] in (package, "multiprocessing")
+            yield from (((_ATTRIBUTE, name), part) for name, part in attributes)
 
 
 def advice(fault: BaseException) -> str:
@@ -231,32 +237,27 @@ def advice_on_result(fault: BaseException) -> str:
 
 
 def refuse_instances(kind: type) -> None:
-    """Raise Unshippable for a class of whose instances pickle would blame a part."""
-    if refused := _refusal_of(kind):
-        raise Unshippable(*refused)
-
-
-def _refusal_of(kind: type) -> tuple[str, str] | None:
-    """Return what instances of a class are and what to do instead; None if they may be sent or the
-    class defines how they are pickled."""
-    mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
-    is_accelerate = any(base.__module__ in _ACCELERATE_MODULES for base in kind.__mro__)
-    is_widget = any(base.__module__ in _WIDGET_MODULES for base in kind.__mro__)
-    refused = logging.Handler, mocks, process.BaseProcess, *_DESCRIPTORS
-    is_refused = is_accelerate or is_widget or issubclass(kind, refused)
-    if not is_refused or not code_facts.is_pickled_by_its_dict(kind):
-        return None
+    """Raise Unshippable for a class of whose instances pickle would blame a part, unless the class
+    defines how they are pickled."""
+    if not code_facts.is_pickled_by_its_dict(kind):
+        return
+    modules = {base.__module__ for base in kind.__mro__}
     if issubclass(kind, process.BaseProcess):
-        return "a process", "Start it inside the function, or send what you need, such as `p.pid`"
+        advice = "Start it inside the function, or send what you need, such as `p.pid`"
+        raise Unshippable("a process", advice)
     if issubclass(kind, _DESCRIPTORS):
-        return f"a `{kind.__qualname__}`, a custom property or method type", _FILE_ADVICE
-    if is_accelerate:
-        return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
-    if is_widget:
-        return "a notebook widget", "Create it inside the function"
+        thing = f"a `{kind.__qualname__}`, a custom property or method type"
+        raise Unshippable(thing, _FILE_ADVICE)
+    if modules & _ACCELERATE_MODULES:
+        thing = "accelerate's state in the notebook, which is process 0 of 1"
+        raise Unshippable(thing, TRAINING_FUNCTION)
+    if modules & _WIDGET_MODULES:
+        raise Unshippable("a notebook widget", "Create it inside the function")
     if issubclass(kind, logging.Handler):
-        return "a logging handler", "Create it inside the function and add it to its logger there"
-    return "a mock", "Create it inside the function"
+        advice = "Create it inside the function and add it to its logger there"
+        raise Unshippable("a logging handler", advice)
+    if issubclass(kind, getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())):
+        raise Unshippable("a mock", "Create it inside the function")
 
 
 def refuse_of_ray(obj: object) -> None:
@@ -283,19 +284,9 @@ def reduce_stream(obj: Any) -> Any:
     for name in ("stdout", "stderr", "stdin"):
         if obj is getattr(sys, name):
             return getattr, (sys, name)
-    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
-    if isinstance(obj, files):
-        raise Unshippable("an open file", "Open it inside the function")
-    if isinstance(obj, socket.socket):
-        raise Unshippable("an open socket", "Connect inside the function")
-    if isinstance(obj, threading.Thread):
-        raise Unshippable("a thread", "Start it inside the function")
-    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
-        raise Unshippable(
-            "a generator", "Send a list of its items, or create it inside the function"
-        )
-    if isinstance(obj, _VIEWS):
-        raise Unshippable("a dict view", "Send the dict, or the view as a list")
+    for kinds, thing, advice in _UNSENDABLE:
+        if isinstance(obj, kinds):
+            raise Unshippable(thing, advice)
     return NotImplemented
 
 

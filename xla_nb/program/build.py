@@ -300,12 +300,12 @@ class _Needs:
         """The error text: what cannot be packed, and why."""
         name, value = live.writing
         if name == ARGUMENTS:
-            arguments = enumerate(self._args)
-            position = next((index for index, arg in arguments if not self._can_be_sent(arg)), 0)
-            name, value = f"args[{position}]", self._args[position]
+            _, *parts = refusals.culprit(self._args, live.trail)
+            place, value = parts[0] if parts else ("[0]", self._args[0])
+            name = f"args{place}"
         label, code_name, holder = origins.in_code(name, value, self._values)
         origin = self._origin(code_name) if self._values.get(code_name) is holder else ""
-        path = refusals.culprit(holder, self._can_be_sent)
+        path = refusals.culprit(holder, live.trail)
         text = refusals.refusal(label, refusals.described(holder, origin), fault, path, code_name)
         return f"{text} Nothing was run on ranks."
 
