@@ -11,7 +11,7 @@ import pytest
 from xla_nb.rank import displays
 from xla_nb.rank.displays import Screen
 from xla_nb.record.displays import LARGEST, read
-from xla_nb.record.files import Record
+from xla_nb.record.files import Losses, Record
 
 PNG = b"\x89PNG\r\n\x1a\nnot really"
 
@@ -38,7 +38,7 @@ IPYTHONS = "IPython.display", "IPython.core.display", "IPython.core.display_func
 def shown(tmp_path, monkeypatch):
     """Starts a rank's screen; returns the displays that it shows."""
     record = Record(tmp_path)
-    displays.screens.begin(Screen(record, 0))
+    displays.screens.begin(Screen(record, 0, Losses(tmp_path, print)))
     for module in filter(None, map(sys.modules.get, IPYTHONS)):
         for name in ("display", "publish_display_data", "clear_output"):
             monkeypatch.setitem(vars(module), name, None)  # undone afterwards

@@ -9,7 +9,7 @@ import pytest
 from xla_nb.rank import displays
 from xla_nb.rank.displays import Screen
 from xla_nb.record.displays import read
-from xla_nb.record.files import Record
+from xla_nb.record.files import Losses, Record
 
 pytestmark = pytest.mark.leaves("files")  # matplotlib keeps its fonts open
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.leaves("files")  # matplotlib keeps its fonts open
 def shown(tmp_path):
     """Starts a rank's screen; returns the displays that it shows."""
     record = Record(tmp_path)
-    displays.screens.begin(Screen(record, 0))
+    displays.screens.begin(Screen(record, 0, Losses(tmp_path, print)))
     yield lambda: read(record.displays(0))
     displays.screens.end()
 

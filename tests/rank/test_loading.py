@@ -169,7 +169,7 @@ def test_time_to_count_graphs_is_not_counted(watch, clock, executed):
 
 
 def test_only_loaders_are_counted_without_a_graph_counter(clock, tmp_path, slow):
-    book = reporting.begin(tmp_path / "rank-0.history")
+    book = reporting.begin(tmp_path / "rank-0.history", None, lambda: None)
     try:
         list(progress(clock.take(1.0) for _ in range(3)))
         assert book.loading.seconds == 0.0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from xla_nb.rank import meter, reporting
+from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
 from xla_nb.record.files import Losses
@@ -142,10 +143,23 @@ def test_slow_loop_keeps_its_rate_between_items(rate, loop):
     assert rate(loop, 3, 6.0) == 0.5
 
 
-def test_restarted_loop_keeps_its_rate_until_new_rate_is_known(rate, loop):
+def test_restarted_loop_continues_with_its_rate(rate, loop):
     for second in range(6):
         rate(loop, 10 * second, float(second))
-    assert [rate(loop, done, 5.0 + done) for done in (2, 3, 4)] == [10, 1, 1]
+    assert [rate(loop, done, 5.0 + done) for done in (2, 12, 13)] == [
+        10,
+        pytest.approx(50 / 14),
+        pytest.approx(51 / 15),
+    ]
+
+
+def test_nested_loops_without_labels_have_their_own_rates():
+    rates, outer, inner = Rates(), progress(range(9)), progress(range(9))
+    for second in range(9):
+        outer.done, outer.at = second // 3, float(second // 3 * 3)
+        inner.done, inner.at = second % 3, float(second)
+        found = [loop.rate for loop in rates.look([outer, inner])]
+    assert found == [pytest.approx(1 / 3), 1]
 
 
 def test_finished_loop_keeps_its_rate(rate, loop):
@@ -225,13 +239,12 @@ class Metered:
     def __init__(self, folder, xlac):
         self.xlac = xlac
         self.path, self.request = folder / "rank-0.now", folder / "stacks"
-        self.book = reporting.Book(folder / "rank-0.history")
+        self.book = reporting.Book(folder / "rank-0.history", None)
         self.labels = {__file__}
-        self.waiting, self.lock, self.returned = None, None, False
+        self.waiting, self.lock = None, SharedLock()
         self.waited = None
         self.answers = []
         self.every = 1
-        self.losses = None
 
     @contextlib.contextmanager
     def __call__(self):
@@ -242,8 +255,8 @@ class Metered:
     def ended(self):
         return self.current.is_over
 
-    def meter(self, sampler=None):
-        made = Meter(
+    def meter(self):
+        return Meter(
             self.book,
             self.path,
             self.labels,
@@ -253,15 +266,11 @@ class Metered:
                 waited=lambda: self.waited,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
+            self.lock,
             self.request,
             lambda *answer: self.answers.append(answer),
             self.every,
-            sampler or meter.Sampler(),
-            self.losses,
-            self.lock,
         )
-        made.returned = lambda: self.returned
-        return made
 
     def sample(self):
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -301,12 +310,12 @@ def test_first_sample_is_taken_immediately(metered, monkeypatch):
 
 
 def test_second_meter_shares_the_thread(metered, tmp_path, monkeypatch):
-    sampler, other = meter.Sampler(), Metered(tmp_path / "other", Xlac())
+    other = Metered(tmp_path / "other", Xlac())
     other.path.parent.mkdir()
-    with metered.meter(sampler):
+    with metered.meter():
         before = threading.active_count()
         for _ in range(3):
-            with other.meter(sampler):
+            with other.meter():
                 other.next_sample(looks=2)
                 assert threading.active_count() == before
         metered.next_sample()
@@ -315,11 +324,10 @@ def test_second_meter_shares_the_thread(metered, tmp_path, monkeypatch):
 def test_sampler_thread_ends_when_nothing_is_left_to_meter(metered, monkeypatch):
     monkeypatch.setattr(meter, "TICK", 2 * PATIENCE)
     before = set(threading.enumerate())
-    sampler = meter.Sampler()
     for _ in range(3):
-        with metered.meter(sampler):
+        with metered.meter():
             until(metered.sample)
-        until(lambda: not sampler._runs)
+        until(lambda: not meter.sampler._runs)
     until(lambda: set(threading.enumerate()) <= before)
 
 
@@ -357,10 +365,11 @@ def test_memory_is_frozen_once_the_function_has_returned(metered, monkeypatch):
     monkeypatch.setattr("xla_nb.rank.meter.memory.own", taken)
     with metered():
         assert metered.next_sample().memory == 5 << 20
-        metered.current.is_left = lambda: True
+        metered.current.begin_program()
+        metered.current.has_returned = True
         taken.nbytes = 105 << 20
         assert metered.next_sample(2).memory == 5 << 20
-        metered.current.is_left = lambda: False
+        metered.current.has_returned = False
         assert until(lambda: metered.sample().memory == 105 << 20)
 
 
@@ -515,7 +524,7 @@ def test_only_the_owner_can_read_samples(metered):
 def test_counts_from_before_the_program_are_excluded(metered, xlac):
     metered.waited = 5.0
     meter_of = metered.meter()
-    meter_of.count_from_now()
+    meter_of.begin_program()
     xlac.counters |= {"MarkStep": 6, "aten::bincount": 1}
     metered.waited = 5.5
     with meter_of:
@@ -527,7 +536,7 @@ def test_counts_from_before_the_program_are_excluded(metered, xlac):
 
 def test_counters_cleared_by_the_program_start_at_zero(metered, xlac):
     meter_of = metered.meter()
-    meter_of.count_from_now()
+    meter_of.begin_program()
     xlac.counters, xlac.metrics = {"MarkStep": 3}, {}
     with meter_of:
         pass
@@ -574,7 +583,7 @@ def complaints(capsys):
 def test_full_disk_is_reported_once_and_meter_still_answers(metered, tmp_path):
     metered.path.symlink_to("/dev/full")
     told = []
-    metered.losses = Losses(tmp_path, told.append)
+    metered.book.losses = Losses(tmp_path, told.append)
     with metered():
         until(lambda: told)
         metered.request.touch()

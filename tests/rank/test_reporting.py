@@ -23,10 +23,15 @@ def path(tmp_path):
     return tmp_path / "rank-0.history"
 
 
+def begin(path, told=None):
+    """Begin the book of the calling thread; reported losses are appended to `told`."""
+    return reporting.begin(path, Losses(path, ([] if told is None else told).append), lambda: None)
+
+
 @pytest.fixture
 def book(path):
     """The book of the test's thread, as if the thread ran a rank."""
-    yield reporting.begin(path)
+    yield begin(path)
     reporting.end()
 
 
@@ -91,7 +96,7 @@ def test_progress_outside_a_rank_only_iterates():
 
 
 def test_reporting_after_the_rank_ended_does_nothing(path):
-    reporting.begin(path)
+    begin(path)
     report(loss=1.0)
     reporting.end()
     report(loss=2.0)
@@ -199,7 +204,7 @@ def test_refused_report_is_not_counted(book, path):
 def test_full_disk_is_reported_once_and_figures_are_written_later(tmp_path):
     full, told = tmp_path / "rank-0.history", []
     full.symlink_to("/dev/full")
-    reporting.begin(full, Losses(tmp_path, told.append))
+    begin(full, told)
     report(loss=1.0)
     report(loss=2.0)
     assert len(told) == 1
@@ -255,7 +260,7 @@ def test_figures_without_step_markers_are_read_in_batches(sync, book, path):
 
 
 def test_pending_figures_are_read_at_the_end(sync, path):
-    reporting.begin(path)
+    begin(path)
     for step in range(5):
         report(loss=Lazy(float(step)))
     reporting.end()
@@ -398,7 +403,7 @@ def test_user_thread_reports_for_its_rank(reported, book):
 
 def test_ranks_of_one_process_have_separate_figures(book, path, tmp_path):
     def other():
-        reporting.begin(tmp_path / "rank-1.history")
+        begin(tmp_path / "rank-1.history")
         report(loss=2.0)
         reporting.end()
 

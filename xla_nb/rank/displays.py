@@ -41,7 +41,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 class Screen:
     """The displays of one rank, and of processes that it has forked."""
 
-    def __init__(self, record: Record, rank: int, losses: Losses | None = None) -> None:
+    def __init__(self, record: Record, rank: int, losses: Losses) -> None:
         self._journal = Journal(record.of_rank(rank, "displays"))
         self._losses = losses
         self._cleared = (0, False)  # the journal's size after this process cleared it, and `wait`
@@ -53,8 +53,7 @@ class Screen:
         try:
             return self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
-            if self._losses is not None:
-                self._losses.note("all of its displays", problem)
+            self._losses.note("all of its displays", problem)
         return 0
 
     def clear(self, wait: bool) -> None:

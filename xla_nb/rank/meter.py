@@ -12,12 +12,14 @@ import os
 import queue
 import random
 import re
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xla_nb import memory
 from xla_nb.program import tracebacks
@@ -27,7 +29,7 @@ from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
-from xla_nb.record.files import Losses, is_of_disk
+from xla_nb.record.files import is_of_disk
 from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges
 from xla_nb.stopwatch import Wait
@@ -43,7 +45,6 @@ _STALL, _STALL_ITEMS = 3.0, 10  # a loop is stalled after so many seconds and it
 _COMPILING_SHARE = 0.1  # an item compiled if compiling took this share of the time between looks
 _LONGEST = 300  # most characters of an operation in a sample
 _BLOCKED_AFTER = 1.0  # seconds in one blocking call after which the rank counts as blocked
-_Mark = tuple[int, float, float]
 
 
 class Compiling:
@@ -78,87 +79,88 @@ class Compiling:
 
 class Rates:
     """Items per second of each loop over its last half to whole minute, excluding the first item
-    and everything before an item that compiled. Until a loop's rate is known, the rate of earlier
-    loops with the same label and total is used (labels may differ in numbers: `epoch 3`); short
-    loops are combined."""
+    and items that compiled. Loops at the same depth with the same label and total share a rate
+    (labels may differ in numbers: `epoch 3`), so short loops have one, and the next begins with
+    it."""
 
     def __init__(self) -> None:
-        #: By loop: the starts of this minute and of the next, and the last item. Each mark is the
-        #: number of items, the time when they were done, and seconds of compiling until then.
-        self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
-        self._last_rates: dict[tuple[str, int | None], float] = {}  # rates, by label and total
-        self._short_loops: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
+        #: By loop, at the last look: items, the time when they were done, and seconds of compiling.
+        self._marks: dict[Progress[Any], tuple[int, float, float]] = {}
+        self._paces: dict[object, _Pace] = {}  # by depth, label and total
         self._compiled = 0.0  # seconds, until the last look
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
     ) -> tuple[Loop, ...]:
         """The loops with their rates. `compiled`: seconds of compiling until `now`."""
-        previous, self._marks = self._marks, {}
-        for loop in previous.keys() - set(loops):
-            (first, start, _), _, (last, end, _) = previous[loop]
-            items, seconds = self._short_loops.get(_kind(loop), (0, 0.0))
-            self._short_loops[_kind(loop)] = items + last - first, seconds + end - start
         # Compiling since the last look may have happened before or after an item was done: it
         # counts for both.
         compiled_before, self._compiled = min(compiled, self._compiled), compiled
-        return tuple(
-            Loop(
-                label=loop.label,
-                done=loop.done,
-                total=loop.total,
-                rate=self._rate(loop, previous.get(loop), (compiled_before, compiled), now),
-                since=max(0.0, now - loop.at),
-                finished=loop.finished,
-                number=loop.number,
+        previous, self._marks = self._marks, {}
+        shown = []
+        for depth, loop in enumerate(loops):
+            label = re.sub(r"\d+", "0", loop.label)
+            pace = self._paces.setdefault((depth, label, loop.total), _Pace())
+            mark = loop.done, loop.at, compiled_before
+            done, at, compiled_at = previous.get(loop, mark)
+            items, seconds = mark[0] - done, mark[1] - at
+            if items > 0 and done and compiled - compiled_at <= _COMPILING_SHARE * seconds:
+                pace.add(items, seconds)
+            self._marks[loop] = mark if items else (done, at, compiled_at)
+            since = max(0.0, now - loop.at)
+            shown.append(
+                Loop(
+                    label=loop.label,
+                    done=loop.done,
+                    total=loop.total,
+                    rate=pace.rate(0.0 if loop.finished else since),
+                    since=since,
+                    finished=loop.finished,
+                    number=loop.number,
+                )
             )
-            for loop in loops
-        )
-
-    def _rate(
-        self,
-        loop: Progress[Any],
-        marks: tuple[_Mark, _Mark, _Mark] | None,
-        compiled: tuple[float, float],
-        now: float,
-    ) -> float | None:
-        """The rate in items per second; None if unknown, and if the next item takes so much longer
-        than others that the loop counts as stalled."""
-        mark = loop.done, loop.at, compiled[0]
-        first, middle, last = marks or (mark, mark, mark)
-        if mark[0] != last[0]:
-            compiles = compiled[1] - last[2] > _COMPILING_SHARE * (mark[1] - last[1])
-            if compiles or mark[0] < last[0] or not first[0]:
-                first = middle = mark
-            elif mark[1] - middle[1] > _WINDOW:
-                first, middle = middle, mark
-            last = mark
-        self._marks[loop] = first, middle, last
-        kind = _kind(loop)
-        items, seconds = self._short_loops.get(kind, (0, 0.0))
-        if last[1] - first[1] >= _MIN_WINDOW:
-            items, seconds = last[0] - first[0], last[1] - first[1]
-        if seconds >= _MIN_WINDOW:
-            self._last_rates[kind] = items / seconds
-            self._short_loops.pop(kind, None)
-        rate = self._last_rates.get(kind)
-        is_stalled = rate and not loop.finished and now - loop.at > max(_STALL, _STALL_ITEMS / rate)
-        return None if is_stalled else rate
+        return tuple(shown)
 
 
-def _kind(loop: Progress[Any]) -> tuple[str, int | None]:
-    """The key that similar loops share: label without numbers, and total."""
-    return re.sub(r"\d+", "0", loop.label), loop.total
+@dataclass
+class _Pace:
+    """Items and the seconds that they took, in the last full half minute and since then."""
+
+    previous: tuple[int, float] = 0, 0.0
+    items: int = 0
+    seconds: float = 0.0
+
+    def add(self, items: int, seconds: float) -> None:
+        if self.seconds > _WINDOW:
+            self.previous, self.items, self.seconds = (self.items, self.seconds), 0, 0.0
+        self.items, self.seconds = self.items + items, self.seconds + seconds
+
+    def rate(self, since: float) -> float | None:
+        """Items per second; None if unknown, and if the next item, which has taken `since` so far,
+        takes so much longer than others that the loop counts as stalled."""
+        seconds = self.previous[1] + self.seconds
+        if seconds < _MIN_WINDOW:
+            return None
+        rate = (self.previous[0] + self.items) / seconds
+        return None if since > max(_STALL, _STALL_ITEMS / rate) else rate
+
+
+class _Totals(NamedTuple):
+    """What a thread's process has counted since it began, over all its programs."""
+
+    counts: Counts
+    waited: float | None  # seconds in collectives; None if not visible
+    data_waited: float
+    lock_waited: float
+    locks: int
 
 
 class Meter:
     """A meter of the thread that creates it, which is the one that runs the user's function. Use it
     in a `with` statement.
 
-    changes    finds out why each step compiles, if it does
-    returned   whether the function has returned and its result is being sent
-    heeds      whether xla_nb's handler of SIGINT is still installed
-    is_left    whether the thread has left the function's code"""
+    changes       finds out why each step compiles, if it does; None for the meter of a live rank
+    has_returned  the function has returned, and its result is being sent"""
 
     def __init__(
         self,
@@ -166,26 +168,20 @@ class Meter:
         path: str | Path,
         labels: Container[str],
         gauges: Gauges,
+        lock: SharedLock,
         request: str | Path,
         answer: Callable[[str, str], None],
         every: int,
-        sampler: Sampler,
-        losses: Losses | None = None,
-        lock: SharedLock | None = None,
     ) -> None:
-        """Have `sampler` write a sample to `path` every `every` ticks. Whenever `request` is
-        touched, call `answer` with the notebook line and the stack of the rank's thread. `losses`
-        reports samples that did not fit on the disk; `lock` is the ranks' lock, for which the
-        thread may wait."""
+        """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
+        `answer` with the notebook line and the stack of the rank's thread."""
         self._book, self._path, self._labels = book, path, labels
-        self._gauges, self._request, self._answer = gauges, request, answer
-        self._every, self._sampler, self._losses, self._lock = every, sampler, losses, lock
+        self._gauges, self._lock, self._every = gauges, lock, every
+        self._request, self._answer = request, answer
         self.changes: StepChanges | None = None
-        self.returned: Callable[[], bool] = lambda: False
-        self.heeds: Callable[[], bool] = lambda: False
-        self.is_left: Callable[[], bool] = lambda: False
-        #: Counts before this program: torch_xla's, seconds in collectives, the lock's, data's.
-        self._initial: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
+        self.has_returned = False
+        self._handler: object = None  # of SIGINT, while a program runs
+        self._initial = _Totals(Counts(), 0.0, 0.0, 0.0, 0)
         self._idle_since: float | None = None  # idle since, at the last tick
         self._thread = threading.get_ident()
         self._standstill = Standstill(self._thread)
@@ -200,26 +196,32 @@ class Meter:
         self._sampling = threading.Lock()
 
     def __enter__(self) -> None:
-        self._sampler.begin(self)
+        sampler.begin(self)
 
     def __exit__(self, *_: object) -> None:
-        self._sampler.end(self)
+        sampler.end(self)
 
-    def count_from_now(self) -> None:
-        """Count from here: the process may have run other programs before."""
+    def begin_program(self) -> None:
+        """Measure only the program that begins now: the process may have run others before."""
+        self.changes = StepChanges(self._labels)
+        self._handler = signal.getsignal(signal.SIGINT)
         with contextlib.suppress(Exception):  # a failing backend: the first sample reports it
-            waited = self._gauges.waited() or 0.0
-            data = self._book.loading.seconds
-            self._initial = self._gauges.counts(), waited, self._lock_counts(), data
+            self._initial = self._totals()
 
-    def _lock_counts(self) -> tuple[float, int]:
-        return (self._lock.waited(self._thread), self._lock.taken) if self._lock else (0.0, 0)
+    def _totals(self) -> _Totals:
+        return _Totals(
+            self._gauges.counts(),
+            self._gauges.waited(),
+            self._book.loading.seconds,
+            self._lock.waited(self._thread),
+            self._lock.taken,
+        )
 
-    def _counts(self) -> Counts:
+    def _counts(self, now: Counts) -> Counts:
         """Counts of this program; counters that the user's code has cleared restart at 0."""
-        now, initial = self._gauges.counts(), self._initial[0]
+        initial = self._initial.counts
         if now.compiles < initial.compiles or now.hits < initial.hits:
-            initial, self._initial = Counts(), (Counts(), *self._initial[1:])
+            self._initial, initial = self._initial._replace(counts=Counts()), Counts()
         return Counts(*map(operator.sub, now, initial))
 
     def tick(self) -> None:
@@ -277,8 +279,8 @@ class Meter:
         except OSError as problem:
             if not is_of_disk(problem):
                 raise
-            if self._losses is not None:  # the next sample may fit
-                self._losses.note("its samples (line, memory, progress)", problem)
+            # The next sample may fit.
+            self._book.losses.note("its samples (line, memory, progress)", problem)
 
     def _write(self, line: bytes) -> None:
         """Overwrite the last sample in one write, padded with spaces where it was longer."""
@@ -289,20 +291,17 @@ class Meter:
 
     def _measure(self) -> Sample:
         now, clock = time.time(), time.monotonic()
-        counts, waited = self._counts(), self._gauges.waited()
-        lock_wait = self._lock.waiting(self._thread) if self._lock is not None else None
+        totals, initial = self._totals(), self._initial
+        counts = self._counts(totals.counts)
         asker = askers.of(self._thread)
         question = asker.waiting if asker is not None else None
-        collective = self._gauges.waiting()
-        waiting = lock_wait or question or collective
-        returned = self.returned()
-        nbytes = memory.own.nbytes
-        if self._memory is None or not (returned or self.is_left()):  # it is freed afterwards
-            self._memory = nbytes
-        _, waited_before, (lock_before, taken_before), data_before = self._initial
-        lock_waited, taken = self._lock_counts()
+        waiting = self._lock.waiting(self._thread) or question or self._gauges.waiting()
+        changes = self.changes
+        is_left = changes is not None and (self.has_returned or tracebacks.is_in_ours(self._thread))
+        if self._memory is None or not is_left:  # it is freed afterwards
+            self._memory = memory.own.nbytes
         compiling = self._compiling.lasting(counts, clock)
-        lasting, changes = compiling or 0.0, self.changes
+        lasting = compiling or 0.0
         if changes is not None:
             changes.watch(counts)
         self._check_blocking(waiting)
@@ -325,9 +324,9 @@ class Meter:
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
-            waited=None if waited is None else waited - waited_before,
-            lock_waited=lock_waited - lock_before,
-            data_waited=self._book.loading.seconds - data_before,
+            waited=None if totals.waited is None else totals.waited - (initial.waited or 0.0),
+            lock_waited=totals.lock_waited - initial.lock_waited,
+            data_waited=totals.data_waited - initial.data_waited,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,
@@ -336,9 +335,9 @@ class Meter:
             changes_at=changes.place if changes is not None else "",
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
-            returned=returned,
-            heeds=self.heeds(),
-            locks=taken - taken_before,
+            returned=self.has_returned,
+            heeds=signal.getsignal(signal.SIGINT) is self._handler,
+            locks=totals.locks - initial.locks,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),
         )
@@ -411,6 +410,10 @@ class Sampler:
             for meter in meters:
                 meter.tick()
             pause = TICK * rng.uniform(0.5, 1.5)
+
+
+#: The sampler of this process.
+sampler = Sampler()
 
 
 def _mtime(path: str | Path) -> int:

@@ -34,7 +34,6 @@ from xla_nb.program import tracebacks
 from xla_nb.rank import cells, entries, loader, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Sampler
 from xla_nb.rank.preview import numbers, preview
 from xla_nb.rank.program import Loaded, OnRank, digest, keep
 from xla_nb.record.output import capture, flush, mend
@@ -65,7 +64,6 @@ class Inherited:
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     struck: float = float("-inf")
-    sampler: Sampler = field(default_factory=Sampler)
 
     @property
     def first(self) -> int:
@@ -206,10 +204,10 @@ def _run_live_rank(job: Inherited, control: socket.socket, rank: int) -> None:
     idle = Stopwatch()
     idle.start()
     # A live rank is sampled across all its programs, in addition to each one's samples.
-    history = job.program.record.of_rank(rank, "history")
-    book = reporting.Book(history, idle=idle, loading=loading.begin())
+    history, losses = job.program.record.of_rank(rank, "history"), job.program.losses(rank)
+    book = reporting.Book(history, losses, idle=idle, loading=loading.begin())
     reporting.over_programs.begin(book)
-    with job.program.meter(rank, book, job.runtime, job.lock, job.sampler):
+    with job.program.meter(rank, book, job.runtime, job.lock):
         try:
             _run_cells(job, line, rank, info, idle)
         except BaseException as error:  # outside any program
@@ -326,7 +324,7 @@ def _run(job: Inherited, program: Loaded, rank: int, begin: Callable[[], RankInf
     try:
         try:
             info = begin()
-            value, nbytes = OnRank(program, rank, info, job.runtime, job.lock, job.sampler).run()
+            value, nbytes = OnRank(program, rank, info, job.runtime, job.lock).run()
         finally:
             del job.running[rank]
         job.runtime.leave("returned")

@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,13 +20,11 @@ from xla_nb.messages import events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import ARGUMENTS, Request
 from xla_nb.pickling import multiprocess, parcel, refusals, results
-from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import asking, displays, loader, reporting
 from xla_nb.rank.changes import Changes
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler
-from xla_nb.rank.step_changes import StepChanges
+from xla_nb.rank.meter import Meter
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record, partial
 from xla_nb.record.output import flush
@@ -43,9 +39,8 @@ class Loaded:
     """A program in this process: the notebook's request, the sender of its events, the namespace
     that it runs in, and the map of its module's lines.
 
-    `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned, `bound`
-    the names that a live rank has bound, even to the same object; `own` are the names of its
-    namespace that programs have bound.
+    `stopping`: it is being interrupted. `bound` are the names that a live rank has bound, even to
+    the same object; `own` are the names of its namespace that programs have bound.
     """
 
     request: Request
@@ -53,7 +48,6 @@ class Loaded:
     namespace: dict[str, Any]
     table: ModuleMap
     stopping: bool = False
-    returned: set[int] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
 
@@ -68,9 +62,7 @@ class Loaded:
     def losses(self, rank: int) -> Losses:
         return Losses(self.record.folder, functools.partial(self.tell, rank))
 
-    def meter(
-        self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock, sampler: Sampler
-    ) -> Meter:
+    def meter(self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock) -> Meter:
         """A meter that samples the calling rank into the program's record."""
 
         def answer(place: str, stack: str) -> None:
@@ -81,12 +73,10 @@ class Loaded:
             self.record.of_rank(rank, "now"),
             self.table.sources,
             gauges,
+            lock,
             self.record.stacks_request,
             answer,
             1 + gauges.ranks // 64,  # less often if many ranks share few cores
-            sampler,
-            self.losses(rank),
-            lock,
         )
 
 
@@ -99,7 +89,6 @@ class OnRank:
     info: RankInfo
     runtime: Prepared
     lock: SharedLock
-    sampler: Sampler
 
     def run(self) -> tuple[object, int]:
         """Run the program, and write its result to the record. Returns the result and its size in
@@ -113,22 +102,17 @@ class OnRank:
         book.turned = lambda **fields: program.sender.send(events.FigureTurned(rank=rank, **fields))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
-        meter = program.meter(rank, book, self.runtime, self.lock, self.sampler)
-        meter.count_from_now()
-        meter.changes = StepChanges(program.table.sources)
-        meter.returned = lambda: rank in program.returned
-        handler = signal.getsignal(signal.SIGINT)
-        meter.heeds = lambda: signal.getsignal(signal.SIGINT) is handler
-        meter.is_left = functools.partial(tracebacks.is_in_ours, threading.get_ident())
+        meter = program.meter(rank, book, self.runtime, self.lock)
+        meter.begin_program()
         try:
             with meter:
-                return self._returned()
+                return self._returned(meter)
         finally:
             asking.askers.end()
             displays.screens.end()
             reporting.end()
 
-    def _returned(self) -> tuple[object, int]:
+    def _returned(self, meter: Meter) -> tuple[object, int]:
         if self.program.stopping:  # before this thread, one of several, had started
             raise KeyboardInterrupt
         changes = self._changes()
@@ -142,7 +126,7 @@ class OnRank:
         lost = changes.lost(value)
         is_quiet = value is not None and loader.ends_quietly(self.program.table)
         is_drawn = displays.show_what_is_left(None if is_quiet else value)
-        self.program.returned.add(self.rank)
+        meter.has_returned = True
         if lost:
             in_cell = self.program.table.body is not None
             self.program.sender.send(events.Changed(names=lost, in_cell=in_cell))

@@ -173,7 +173,7 @@ class Book:
     items: number of items done in all loops, except items in which another loop began"""
 
     path: str | Path
-    losses: Losses | None = None
+    losses: Losses
     loading: Stopwatch = field(default_factory=Stopwatch)
     idle: Stopwatch = field(default_factory=Stopwatch)
     turned: Callable[..., None] = lambda **_: None
@@ -283,8 +283,7 @@ class Book:
         try:
             self._file.add(line)
         except OSError as problem:  # a full disk must not end a run of many hours
-            if self.losses is not None:
-                self.losses.note("all of its figures", problem)
+            self.losses.note("all of its figures", problem)
 
 
 #: The books of this process's ranks; of live ranks also one over all programs, which counts items.
@@ -292,11 +291,7 @@ _books: OfRank[Book] = OfRank()
 over_programs: OfRank[Book] = OfRank()
 
 
-def begin(
-    path: str | Path,
-    losses: Losses | None = None,
-    executed: Callable[[], int | None] = lambda: None,
-) -> Book:
+def begin(path: str | Path, losses: Losses, executed: Callable[[], int | None]) -> Book:
     """Open the calling rank's book, before the user's function runs."""
     return _books.begin(Book(path, losses, loading.begin(executed)))
 
