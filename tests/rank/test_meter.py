@@ -505,7 +505,7 @@ def test_meter_writes_figures_of_launched_step(metered):
             return 3.0
 
     loss = Computed(device=SimpleNamespace(type="xla"))
-    metered.book._synced.append(reporting._Row(0, 1.0, None, {"loss": loss}))
+    metered.book._synced.append(reporting.Row(0, 1.0, None, {"loss": loss}))
     with metered():
         until(metered.book.path.exists)
     metered.book.close()

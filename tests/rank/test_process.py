@@ -107,7 +107,6 @@ def test_process_outside_a_run_is_not_a_rank():
 def test_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
     monkeypatch.setattr(entries._here, "magic", None)
     entries.refuse_launches("%%xla_spawn")
-    entries.allow_launches()
     child = os.fork()
     if child == 0:
         os._exit(entries.is_rank())
@@ -120,12 +119,12 @@ def test_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
 def test_ranks_are_numbered_host_by_host(index, first):
     hosts = HostGroup(3, index, ("10.0.0.1", 1234))
-    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, None, None)
+    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, latch=None)
     assert job.first == first
 
 
 A_RANK = """
-import random, sys
+import sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
@@ -154,7 +153,7 @@ latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
 loaded = Loaded(request, sender, namespace, table)
 process.inherit(process.Inherited(
-    loaded, HostGroup(2, 1), SharedLock(), Runtime(), latch, random.getstate(), Crashes(1)
+    loaded, HostGroup(2, 1), SharedLock(), Runtime(), Crashes(1), latch=latch
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]
@@ -191,4 +190,4 @@ def test_ranks_sharing_a_process_share_its_log(logs):
 def test_rank_thread_starting_after_a_stop_does_not_call_the_entry():
     loaded = program.Loaded(None, None, {}, None, stopping=True)
     with pytest.raises(KeyboardInterrupt):
-        program.OnRank(loaded, 0, None, None, None, None)._returned()
+        program.OnRank(loaded, 0, None, None, None)._returned(None)

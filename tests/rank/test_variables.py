@@ -24,8 +24,8 @@ from xla_nb.rank.variables import Variable, describe, names_of
 from xla_nb.runtimes import torchax
 
 
-def description(value, **options):
-    (variable,) = describe({"it": value}, ["it"], **options)
+def description(value):
+    (variable,) = describe({"it": value}, ["it"])
     return variable
 
 
@@ -95,7 +95,8 @@ def test_slow_variable_is_marked_late_and_others_are_described(monkeypatch):
     for _ in range(45):
         grown = [grown, grown]
     monkeypatch.setattr(variables, "MOST", 1 << 40)
-    slow, quick = describe({"slow": grown, "quick": 1}, ["slow", "quick"], each_within=0.2)
+    monkeypatch.setattr(variables, "_EACH", 0.2)
+    slow, quick = describe({"slow": grown, "quick": 1}, ["slow", "quick"])
     assert slow.leaves[-1].state == "late"
     assert slow.leaves[-1].why == "inspecting it takes too long"
     assert quick.leaves[0].state == "known"
@@ -111,8 +112,9 @@ def test_unreadable_variable_does_not_prevent_describing_others(monkeypatch):
     assert kept.leaves[0].state == "known"
 
 
-def test_variables_past_the_total_time_limit_are_late():
-    told = describe({f"x{n}": torch.ones(2) for n in range(3)}, ["x0", "x1", "x2"], all_within=0)
+def test_variables_past_the_total_time_limit_are_late(monkeypatch):
+    monkeypatch.setattr(variables, "_ALL", 0)
+    told = describe({f"x{n}": torch.ones(2) for n in range(3)}, ["x0", "x1", "x2"])
     assert [leaf.state for one in told for leaf in one.leaves] == ["late"] * 3
 
 
@@ -324,9 +326,10 @@ def test_digest_ignores_sign_of_zero_and_byte_order():
     assert digest(np.arange(3, dtype=">i4")) == digest(np.arange(3, dtype="<i4"))
 
 
-def test_reading_a_gigabyte_stops_at_the_time_limit():
+def test_reading_a_gigabyte_stops_at_the_time_limit(monkeypatch):
+    monkeypatch.setattr(variables, "_EACH", 0.05)
     gigabyte = torch.zeros(1, dtype=torch.int8).expand(1 << 30)  # without allocating it
-    assert description(gigabyte, each_within=0.05).leaves[0].state == "late"
+    assert description(gigabyte).leaves[0].state == "late"
 
 
 # ---------------------------------------------------------------- with torch_xla

@@ -104,16 +104,10 @@ def _where(name: str, frames: traceback.StackSummary) -> str:
 
 
 def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
-    """A thread's innermost notebook line, and its stack."""
+    """A thread's innermost notebook line, and its stack, without frames of xla_nb at its end."""
     frame: FrameType | None = sys._current_frames().get(thread)
     if frame is None:
         return "", f"thread {thread} has ended"
-    return locate_frame(frame, labels)
-
-
-def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
-    """The innermost notebook line of a frame and its callers, and their stack, without frames of
-    xla_nb at its end."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
     kept = _without_watchers(_before_ours(summary[first:]) or summary[first:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import pickle
 import socket
@@ -42,7 +43,7 @@ class Cell:
 
     def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         self._sender = Sender(socket.socket(fileno=events_fd))
-        self._parcel = parcel_fd
+        self._parcel = io.FileIO(parcel_fd)
         self._before: dict[str, object] | None = None
         self.is_open = False
         try:
@@ -58,12 +59,7 @@ class Cell:
 
     def __exit__(self, *_: object) -> None:
         self._sender.sock.close()
-        self._close_parcel()
-
-    def _close_parcel(self) -> None:
-        parcel, self._parcel = self._parcel, -1
-        if parcel >= 0:
-            os.close(parcel)
+        self._parcel.close()
 
     def program(self, group: Loaded) -> Loaded:
         """The program, not opened yet; it runs in the group's module."""
@@ -84,13 +80,11 @@ class Cell:
         namespace = program.namespace
         _extend_path(program.request.sys_path)
         notices: list[str] = []
-        try:
-            imports = [name for name in table.imports if name not in sys.modules]
-            if imports or os.fstat(self._parcel).st_size:
+        imports = [name for name in table.imports if name not in sys.modules]
+        with self._parcel as parcel:
+            if imports or os.fstat(parcel.fileno()).st_size:
                 with unmoved(lives=True):
                     notices = self._open_parcel(program, imports, definitions)
-        finally:
-            self._close_parcel()
         for text in notices:
             self._sender.send(events.Notice(text=text))
         for text in take_notices():
@@ -110,12 +104,12 @@ class Cell:
         definitions.there = sys.modules.keys() | ()
         for name in imports:
             importlib.import_module(name)
-        if not os.fstat(self._parcel).st_size:
+        if not os.fstat(self._parcel.fileno()).st_size:
             return []
         # The notebook may have packed this before it knew what the rank has bound.
         rank_names = self.turn.remote | program.own
         before = dict(namespace)
-        sent = Parcel(self._parcel).open(namespace, table=definitions, but=rank_names)
+        sent = Parcel(self._parcel.fileno()).open(namespace, table=definitions, but=rank_names)
         return _former_notices(before, namespace, sent.keys() - rank_names, program.own)
 
     def tell_names(self, program: Loaded, rank: int) -> None:

@@ -166,7 +166,10 @@ def _formatter() -> Any:
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
     """The bundle as JSON values; only its text if the whole is too large."""
-    values = {str(name): _plain(value) for name, value in data.items()}
+    values = {
+        str(name): base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in data.items()
+    }
     if "text/plain" in values:
         values.pop(_WIDGET, None)
     if isinstance(text := values.get("text/plain"), str) and len(text) > _MAX_TEXT:
@@ -178,10 +181,6 @@ def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
         )
         return {"text/plain": f"{text}\n({notice})".strip()}
     return values
-
-
-def _plain(value: Any) -> Any:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 # ---------------------------------------------------------------- when a function has ended

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
@@ -57,13 +56,11 @@ class Accelerated(_Call):
 # ---------------------------------------------------------------- launchers, on ranks
 
 
-@dataclass
 class _Here:
-    """This process: the magic that launched its code, "" for a call, None outside a run; and
-    whether it is to start ranks."""
+    """This process: the magic that launched its code, "" for a call; None outside a run, and while
+    a job starts its ranks."""
 
     magic: str | None = None
-    starts: bool = False
 
 
 _here = _Here()
@@ -75,8 +72,7 @@ def _launchers() -> InPlace:
 
     def make_launcher(name: str) -> Callable[..., Any]:
         def launcher(*args: Any, **settings: Any) -> Any:
-            if not _here.starts:
-                refuse_launch(name if name == "torch_xla.launch" else "xmp.spawn")
+            refuse_launch(name if name == "torch_xla.launch" else "xmp.spawn")
             return _launchers().original(name)(*args, **settings)
 
         return launcher
@@ -88,19 +84,17 @@ def _launchers() -> InPlace:
 
 def watch_launchers() -> None:
     """Make the launchers refuse if this process belongs to a run."""
-    if not _launchers().is_on:
-        _launchers().turn_on()
+    _launchers().turn_on()
 
 
 def refuse_launches(magic: str) -> None:
     """Make launchers refuse from now on, since this magic, "" for a call, launched the code."""
-    watch_launchers()
-    _here.magic, _here.starts = magic, False
+    _here.magic = magic
 
 
 def allow_launches() -> None:
     """Make launchers work again, so that the job can start the ranks."""
-    _here.starts = True
+    _here.magic = None
 
 
 def is_rank() -> bool:

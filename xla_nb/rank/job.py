@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import random
 import resource
 import signal
 import socket
@@ -40,7 +39,7 @@ from xla_nb.rank.program import Loaded
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
-from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers
+from xla_nb.runtimes.forking import Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
 _DIED_WITH_LOCK = "Rank {rank} died while holding `lock`; it has been released."
@@ -183,15 +182,12 @@ def _run_ranks(
         )
     )
     known = linux.children()  # started by the runtime or the cell's top level
-    latch = Latch()
     crashes = Crashes(prepared.ranks)
     inherited = Inherited(
         program=program,
         host_group=order.host_group,
         lock=lock,
         runtime=prepared,
-        latch=latch,
-        random=random.getstate(),
         crashes=crashes,
         control=control,
     )
@@ -204,7 +200,7 @@ def _run_ranks(
 
     entries.allow_launches()
     try:
-        prepared.start(Lifecycle(enter, main, latch, report_death))
+        prepared.start(Lifecycle(enter, main, inherited.latch, report_death))
     except BrokenProcessPool:
         pass  # each death has been reported as an event
     except Exception as error:  # a rank that could not join has reported it

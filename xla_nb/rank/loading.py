@@ -17,6 +17,7 @@ from types import GeneratorType, ModuleType
 from typing import Any, TypeVar
 
 from xla_nb.patching import when_imported
+from xla_nb.rank.threads import OfRank
 from xla_nb.stopwatch import Stopwatch
 
 T = TypeVar("T")
@@ -70,20 +71,20 @@ class _Waits(Stopwatch):
         return self
 
 
-#: By thread that runs a rank; for a live rank across all its programs.
-_waits: dict[int, _Waits] = {}
+#: The waits of this process's ranks; of a live rank across all its programs.
+_waits: OfRank[_Waits] = OfRank()
 
 
 def begin(executed: Callable[[], int | None] = lambda: None) -> Stopwatch:
     """Time waits of the calling thread, which begins a program."""
-    waits = _waits.setdefault(threading.get_ident(), _Waits())
+    waits = _waits.of(threading.get_ident()) or _waits.begin(_Waits())
     waits.begin(executed)
     return waits
 
 
 def end() -> None:
     """Stop timing the calling thread."""
-    del _waits[threading.get_ident()]
+    _waits.end()
 
 
 def watch_loaders() -> None:
@@ -99,7 +100,7 @@ def _time(owner: str, name: str, module: ModuleType) -> None:
 
     @functools.wraps(wait)
     def timed_wait(*args: Any, **kwargs: Any) -> Any:
-        waits = _waits.get(threading.get_ident())
+        waits = _waits.of(threading.get_ident())
         if waits is None or not (watch := waits.of(wait)).start():
             return wait(*args, **kwargs)
         try:
@@ -148,7 +149,7 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
     """Yield the same items. In a rank's thread the time for each counts as waiting for data, unless
     a graph was run meanwhile: the iterable then does more than load, like torch_xla's own loaders.
     Generators are not timed, since they may train. Nested timed loaders are not counted twice."""
-    waits = _waits.get(threading.get_ident())
+    waits = _waits.of(threading.get_ident())
     if waits is None or waits.executed() is None or isinstance(iterable, GeneratorType):
         yield from iterable
         return

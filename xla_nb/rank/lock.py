@@ -14,6 +14,7 @@ import threading
 from multiprocessing import synchronize
 from typing import Any
 
+from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import LOCK
 from xla_nb.stopwatch import Stopwatch, Wait
 
@@ -30,7 +31,7 @@ class SharedLock(synchronize.Lock):
         # Numbers shared with forked processes: the holder's rank plus 1 (0 if unknown), and its
         # process ID.
         self._holder = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("i")
-        self._ranks: dict[int, int] = {}  # by thread
+        self._ranks: OfRank[int] = OfRank()
         self._pid = 0
         self._waits: dict[int, Stopwatch] = {}  # by thread
         self.taken = 0  # number of acquisitions in this process
@@ -41,7 +42,7 @@ class SharedLock(synchronize.Lock):
     def belongs_to(self, rank: int) -> None:
         """Called by the thread that runs a rank, before it runs the user's function."""
         self._pid = os.getpid()
-        self._ranks[threading.get_ident()] = rank
+        self._ranks.begin(rank)
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         taken: bool = self._semlock.acquire(False, timeout)
@@ -100,7 +101,5 @@ class SharedLock(synchronize.Lock):
 
     def _caller_number(self) -> int:
         """The rank of the calling thread plus 1; 0 in a process that a rank started."""
-        if os.getpid() != self._pid or not self._ranks:
-            return 0
-        first = next(iter(self._ranks.values()))
-        return self._ranks.get(threading.get_ident(), first) + 1
+        rank = self._ranks.here()
+        return 0 if rank is None or os.getpid() != self._pid else rank + 1

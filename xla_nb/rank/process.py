@@ -57,10 +57,10 @@ class Inherited:
     host_group: HostGroup
     lock: SharedLock
     runtime: Prepared
-    latch: Latch
-    random: Any
     crashes: Crashes
     control: socket.socket | None = None
+    latch: Latch = field(default_factory=Latch)
+    random: Any = field(default_factory=random.getstate)
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     struck: float = float("-inf")
@@ -135,15 +135,17 @@ def _handle_interrupts(job: Inherited) -> None:
     """Have SIGINT interrupt the running programs."""
     pid = os.getpid()
 
-    def handler(number: int, frame: FrameType | None) -> None:
-        _interrupt(job, pid, number, frame)
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != pid:  # a process that user code forked
+            raise KeyboardInterrupt
+        _interrupt(job)
 
     # No partial: before Python 3.12 `signal` computes the repr of the previous handler, and the
     # repr of the job's namespace would compute pending tensors.
     signal.signal(signal.SIGINT, handler)
 
 
-def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
+def _interrupt(job: Inherited) -> None:
     """Report where each program is, then raise KeyboardInterrupt there.
 
     In the main thread this also ends blocking calls (`time.sleep`, `queue.get`). In a process with
@@ -153,26 +155,19 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     (`struck`). Each program is interrupted once, even if the notebook repeats the interrupt
     (`Ladder.repeat`).
     """
-    if os.getpid() != pid:  # a process that user code forked
-        raise KeyboardInterrupt
     job.struck = time.monotonic()
-    this_thread = threading.get_ident()  # handlers run in the main thread
-    is_here = False
-    targets = [(n, run) for n, run in list(job.running.items()) if not run[0].stopping]
+    targets = [(rank, *run) for rank, run in list(job.running.items()) if not run[0].stopping]
     job.program.stopping = True
-    for rank, (program, thread) in targets:
+    for rank, program, thread in targets:
         program.stopping = True
-        if thread == this_thread and frame is not None:
-            place, stack = tracebacks.locate_frame(frame, program.table.sources)
-        else:
-            place, stack = tracebacks.locate(thread, program.table.sources)
+        place, stack = tracebacks.locate(thread, program.table.sources)
         program.sender.send(events.RankInterrupted(rank=rank, place=place, stack=stack))
-        is_here = is_here or thread == this_thread
-        if thread != this_thread:
+        if thread != threading.get_ident():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
             )
-    if is_here:
+    # Handlers run in the main thread.
+    if any(thread == threading.get_ident() for _, _, thread in targets):
         raise KeyboardInterrupt
 
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from xla_nb.rank import loading
 from xla_nb.rank.threads import OfRank
-from xla_nb.record import figures as record_figures
+from xla_nb.record.figures import Row, encode
 from xla_nb.record.files import Appender, Losses
 from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import odd
@@ -119,16 +119,6 @@ def _length(iterable: object) -> int | None:
 
 
 @dataclass
-class _Row:
-    """One call of `report`; its tensors may not be read yet."""
-
-    number: int
-    at: float
-    step: float
-    figures: dict[str, Any]
-
-
-@dataclass
 class _Streak:
     """The non-finite values of one figure since its last finite one, `last`; this is the
     `times`-th such streak. `told`: the kinds already reported to the notebook."""
@@ -184,8 +174,9 @@ class Book:
     _report_count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _next_steps: dict[str, int] = field(default_factory=dict)  # step of each figure's next report
-    _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
-    _synced: deque[_Row] = field(default_factory=deque)  # their step is launched
+    #: Rows whose tensors are not read yet: they wait for a step marker, or their step is launched.
+    _unsynced: deque[Row] = field(default_factory=deque)
+    _synced: deque[Row] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
@@ -213,7 +204,9 @@ class Book:
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
-        row = _Row(self._report_count, time.time(), self._position(_axis(step), values), values)
+        if step is not None and type(step) not in (int, float):
+            step = _number("step", step)
+        row = Row(self._report_count, time.time(), self._position(step, values), values)
         self._report_count += 1
         if not any(_is_lazy(value) for value in values.values()):
             self._write(row)
@@ -268,9 +261,9 @@ class Book:
         self._append()
         self._file.close()
 
-    def _write(self, row: _Row) -> None:
+    def _write(self, row: Row) -> None:
         figures = {name: _number(name, value) for name, value in row.figures.items()}
-        self._append(record_figures.encode(row.number, row.at, row.step, figures))
+        self._append(encode(row.number, row.at, row.step, figures))
         for name, value in figures.items():
             if (streak := self._streaks.setdefault(name, _Streak())).take(row.step, value):
                 self._notify(name, streak)
@@ -327,10 +320,6 @@ def _snapshot(name: str, value: Any) -> Any:
         )
     # A copy, because the tensor may be changed in place before the step is launched.
     return detach().clone() if _is_lazy(value) else _number(name, value)
-
-
-def _axis(step: Any) -> float | None:
-    return step if step is None or type(step) in (int, float) else _number("step", step)
 
 
 def _is_lazy(value: Any) -> bool:

@@ -24,7 +24,7 @@ import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from xla_nb import untrusted
 from xla_nb.pickling import code_facts
@@ -40,8 +40,7 @@ from xla_nb.wording import in_one_line
 State = Literal["known", "pending", "late", "opaque"]
 
 MOST = 2000  #: most leaves of a variable that are compared
-#: Time limits in seconds: for all names, and for one of them.
-ALL, EACH = 20.0, 10.0
+_ALL, _EACH = 20.0, 10.0  # time limits in seconds: for all names, and for one of them
 _MAX_TEXT = 60  # characters of a plain value
 _MAX_ITEMS = 100  # most items of a dict of plain values with a leaf each
 _LARGEST_INT = 1 << 53  # up to which a float represents every whole number
@@ -124,26 +123,17 @@ def names_of(namespace: Mapping[str, object]) -> list[str]:
 
 
 def describe(
-    namespace: Mapping[str, object],
-    names: Sequence[str],
-    *,
-    compute: bool = False,
-    all_within: float = ALL,
-    each_within: float = EACH,
+    namespace: Mapping[str, object], names: Sequence[str], *, compute: bool = False
 ) -> list[Variable]:
-    """Describe the values of the names, omitting unbound ones.
-
-    compute      compute pending values first. All ranks must then be given the same names, since
-                 their graphs may contain collectives
-    all_within   time limit in seconds for all names; later names are described without content
-    each_within  time limit in seconds for each name
-    """
-    end = time.monotonic() + all_within
+    """Describe the values of the names, omitting unbound ones; those past the time limit without
+    content. `compute`: compute pending values first. All ranks must then be given the same names,
+    since their graphs may contain collectives."""
+    end = time.monotonic() + _ALL
     cache: dict[int, tuple[Any, Leaf]] = {}  # by id; holds the tensor so that the id stays valid
     variables = []
     for name in names:
         if name in namespace:
-            value, seconds = namespace[name], max(0.0, min(each_within, end - time.monotonic()))
+            value, seconds = namespace[name], max(0.0, min(_EACH, end - time.monotonic()))
             variables.append(_variable(name, value, compute, seconds, cache))
     return variables
 
@@ -154,7 +144,7 @@ def _variable(
     kind, check = untrusted.name_of(type(value)), _time_limit(seconds)
     try:
         if compute:
-            _compute([part.value for part in _leaves(value, check) if _is_pending(part)])
+            _compute([part for _, part, leaf in _parts(value, check) if not leaf and _pends(part)])
         leaves, nbytes = untrusted.within(seconds, lambda: _collect(value, compute, check, cache))
     except untrusted.TooLong:
         return Variable(name, kind, (Leaf("", kind, "late", why="inspecting it takes too long"),))
@@ -186,18 +176,15 @@ def _collect(
     leaves: list[Leaf] = []
     sizes: dict[int, int] = {}
     with _without_torch_function():
-        for part in _leaves(value, check):
+        for path, part, leaf in _parts(value, check):
             if len(leaves) == MOST:
-                leaves.append(
-                    Leaf("…", "", "opaque", why=f"only the first {MOST:,} parts are compared")
-                )
+                why = f"only the first {MOST:,} parts are compared"
+                leaves.append(Leaf("…", "", "opaque", why=why))
                 break
-            cached = cache.get(id(part.value)) if part.has_elements else None
-            leaf = replace(cached[1], path=part.path) if cached else _leaf(part, compute, check)
-            if part.has_elements:
-                cache[id(part.value)] = part.value, leaf
-            sizes[id(part.value)] = leaf.nbytes
-            leaves.append(leaf)
+            if leaf is None and id(part) not in cache:
+                cache[id(part)] = part, _leaf(part, compute, check)
+            leaves.append(leaf or replace(cache[id(part)][1], path=path))
+            sizes[id(part)] = leaves[-1].nbytes
     return tuple(leaves), sum(sizes.values())
 
 
@@ -207,23 +194,27 @@ def _without_torch_function() -> contextlib.AbstractContextManager[object]:
     return torch._C.DisableTorchFunction() if torch else contextlib.nullcontext()
 
 
-def _leaf(part: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
-    kind = untrusted.name_of(type(part.value))
-    if part.text is not None:
-        digest = hashlib.blake2b(part.text, digest_size=16).hexdigest()
-        has_repr = type(part.value) in _COMPARED_BY_REPR
-        text = part.text[: 2 * _MAX_TEXT].decode(errors="ignore") if has_repr else ""
-        return Leaf(part.path, kind, "known", digest=digest, value=in_one_line(text, _MAX_TEXT))
-    if part.why:
-        return Leaf(part.path, kind, "opaque", why=part.why)
-    metadata = _metadata(part.value)
-    state, why, array = _elements(part.value, compute)
-    if array is None:
-        return Leaf(part.path, kind, state, **metadata, why=why)
-    content = _content(array, check)
+def _leaf(value: Any, compute: bool, check: Callable[[], None]) -> Leaf:
+    """The leaf of a value with elements, without its path."""
+    kind, metadata = untrusted.name_of(type(value)), _metadata(value)
+    try:
+        state, why = _obstacle(value, compute)
+        if why:
+            return Leaf("", kind, state, **metadata, why=why)
+        content = _content(_read(value), check)
+    except untrusted.TooLong:
+        raise
+    except Exception as problem:
+        return Leaf("", kind, "opaque", **metadata, why=_describe_error(problem))
     if "shape" not in metadata:  # a number, or a list of some
-        content["value"] = repr(part.value) if type(part.value) in (int, float) else ""
-    return Leaf(part.path, kind, "known", **metadata, **content)
+        content["value"] = repr(value) if type(value) in (int, float) else ""
+    return Leaf("", kind, "known", **metadata, **content)
+
+
+def _plain_leaf(path: str, kind: str, text: bytes, value: str = "") -> Leaf:
+    """The leaf of a plain value, with equal bytes for equal ones."""
+    digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+    return Leaf(path, kind, "known", digest=digest, value=in_one_line(value, _MAX_TEXT))
 
 
 def _describe_error(problem: Exception) -> str:
@@ -240,39 +231,29 @@ def _common(texts: set[str]) -> str:
 # ---------------------------------------------------------------- the parts of a variable
 
 
-class _Part(NamedTuple):
-    """A leaf of a value: `text` is equal for equal plain values, None for a value with elements;
-    `why` is the reason that it cannot be compared, if so."""
-
-    path: str
-    value: Any
-    text: bytes | None = None
-    why: str = ""
-
-    @property
-    def has_elements(self) -> bool:
-        return self.text is None and not self.why
-
-
-def _leaves(
+def _parts(
     value: Any, check: Callable[[], None], path: str = "", ancestors: tuple[int, ...] = ()
-) -> Iterator[_Part]:
-    """The leaves: models by parameter and buffer, optimizers by state, containers by item, and
-    instances of Python classes by attribute."""
+) -> Iterator[tuple[str, Any, Leaf | None]]:
+    """The parts, each with its path, and its leaf unless it has elements: models by parameter and
+    buffer, optimizers by state, containers by item, and instances of Python classes by
+    attribute."""
     check()
     kind = untrusted.name_of(type(value))
     if _has_elements(value):
-        yield _Part(path, value)
+        yield path, value, None
     elif (text := _text(value)) is not None:
-        yield _Part(path, value, text)
+        has_repr = type(value) in _COMPARED_BY_REPR
+        shown = text[: 2 * _MAX_TEXT].decode(errors="ignore") if has_repr else ""
+        yield path, value, _plain_leaf(path, kind, text, shown)
     elif id(value) in ancestors:
-        yield _Part(path, "...", b"cycle%d" % ancestors[::-1].index(id(value)))
+        yield path, value, _plain_leaf(path, kind, b"cycle%d" % ancestors[::-1].index(id(value)))
     elif (children := _children(value)) is None:
-        yield _Part(path, value, why=f"values of type {kind} cannot be compared")
+        why = f"values of type {kind} cannot be compared"
+        yield path, value, Leaf(path, kind, "opaque", why=why)
     else:
-        yield _Part(path, value, f"{kind} {len(children)}".encode())
+        yield path, value, _plain_leaf(path, kind, f"{kind} {len(children)}".encode())
         for step, child in children:
-            yield from _leaves(child, check, path + step, (*ancestors, id(value)))
+            yield from _parts(child, check, path + step, (*ancestors, id(value)))
 
 
 def _has_elements(value: Any) -> bool:
@@ -413,8 +394,8 @@ def _native() -> Any:
     return importlib.import_module("torch_xla")._XLAC
 
 
-def _is_pending(part: _Part) -> bool:
-    return part.has_elements and _obstacle(part.value, False)[0] == "pending"
+def _pends(value: Any) -> bool:
+    return _obstacle(value, False)[0] == "pending"
 
 
 def _compute(tensors: Sequence[Any]) -> None:
@@ -422,15 +403,6 @@ def _compute(tensors: Sequence[Any]) -> None:
     their graphs may contain collectives."""
     if tensors:
         _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
-
-
-def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
-    """The elements of a tensor or array, or None and the reason."""
-    try:
-        state, why = _obstacle(value, is_computed)
-        return state, why, _read(value) if state == "known" else None
-    except Exception as problem:
-        return "opaque", _describe_error(problem), None
 
 
 def _read(value: Any) -> Any:
