@@ -14,7 +14,7 @@ from xla_nb.rank import meter, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
-from xla_nb.record.files import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.record.sample import LOCK, decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
@@ -64,7 +64,7 @@ def counted(hits=0, misses=0, compiles=0):
 )
 def test_cache_miss_counts_as_compiling_until_compiled(looks):
     compiling = Compiling()
-    answers = [compiling.now(counted(*counts)) for *counts, _ in looks]
+    answers = [compiling.lasting(counted(*counts), 0.0) is not None for *counts, _ in looks]
     assert answers == [expected for *_, expected in looks]
 
 
@@ -238,13 +238,13 @@ class Metered:
 
     def __init__(self, folder, xlac):
         self.xlac = xlac
-        self.path, self.request = folder / "rank-0.now", folder / "stacks"
+        self.record, self.ranks = Record(folder), 1
+        self.path, self.request = self.record.sample(0), folder / "stacks"
         self.book = reporting.Book(folder / "rank-0.history", None)
         self.labels = {__file__}
         self.waiting, self.lock = None, SharedLock()
         self.waited = None
         self.answers = []
-        self.every = 1
 
     @contextlib.contextmanager
     def __call__(self):
@@ -257,19 +257,19 @@ class Metered:
 
     def meter(self):
         return Meter(
-            self.book,
-            self.path,
+            0,
+            self.record,
             self.labels,
+            SimpleNamespace(send=lambda event: self.answers.append((event.place, event.stack))),
+            self.book,
             SimpleNamespace(
+                ranks=self.ranks,
                 counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
                 waited=lambda: self.waited,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.lock,
-            self.request,
-            lambda *answer: self.answers.append(answer),
-            self.every,
         )
 
     def sample(self):
@@ -565,7 +565,7 @@ def test_request_is_answered_once(metered):
 
 
 def test_rarely_sampled_rank_answers_requests(metered):
-    metered.every = 1_000_000
+    metered.ranks = 64_000_000
     with metered():
         first = until(metered.sample)
         metered.request.touch()
@@ -593,7 +593,7 @@ def test_full_disk_is_reported_once_and_meter_still_answers(metered, tmp_path):
 
 
 def test_missing_folder_stops_the_meter_with_one_line(metered, capsys):
-    metered.path = metered.path.parent / "gone" / "rank-0.now"
+    metered.record = Record(metered.path.parent / "gone")
     with metered():
         until(metered.ended)
     (line,) = complaints(capsys)

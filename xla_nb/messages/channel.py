@@ -25,13 +25,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
-    """Wait until one of them has data to read, or its end; False after `seconds`."""
+def ready(file: int | socket.socket, seconds: float | None, *others: int) -> bool:
+    """Wait until one of them has data to read, or its end; False after `seconds`, if not None."""
     # Not select(), which refuses descriptors from 1,024 up: many files or ranks reach that.
     poller = select.poll()
     for descriptor in (file, *others):
         poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(seconds * 1000))
+    return bool(poller.poll(None if seconds is None else seconds * 1000))
 
 
 def take(sock: socket.socket, size: int, fds: int = 0) -> tuple[bytes, list[int]]:

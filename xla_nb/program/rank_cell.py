@@ -24,6 +24,8 @@ from xla_nb.program.cell_text import (
 from xla_nb.program.names import Names, names_in
 
 RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
+#: Names in a rank's namespace that are not the user's.
+PREDEFINED = RANK_NAMES | {"get_ipython", "display"}
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,11 @@ from xla_nb.pickling.rebuild import take_notices
 from xla_nb.process_state.settings import unmoved
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.rank_cell import RANK_NAMES
+from xla_nb.program.rank_cell import PREDEFINED
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
 from xla_nb.wording import listed
 
-#: Names in a namespace that come from Python or xla_nb.
-_PREDEFINED = RANK_NAMES | {"get_ipython", "display"}
-_HOUR = 3600.0  # seconds
 _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
 _NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
@@ -165,15 +162,9 @@ def _extend_path(folders: Sequence[str]) -> None:
 
 def _is_cell_name(name: str) -> bool:
     """Whether a cell has bound the name, and code can use it."""
-    if name.startswith(("__", "_xla_nb")) or name in _PREDEFINED:
+    if name.startswith(("__", "_xla_nb")) or name in PREDEFINED:
         return False
     return name.isidentifier() and len(name) <= _LONGEST
-
-
-def wait(line: socket.socket) -> None:
-    """Wait for the next program, or for the end."""
-    while not channel.ready(line, _HOUR):
-        pass
 
 
 def following(line: socket.socket) -> Cell | None:

@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from xla_nb import memory
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.events import RankAt
 from xla_nb.program import tracebacks
 from xla_nb.rank.asking import askers
 from xla_nb.rank.blocking import Standstill
@@ -29,9 +30,10 @@ from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
-from xla_nb.record.files import is_of_disk
+from xla_nb.record.files import Record, is_of_disk
 from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
-from xla_nb.runtimes.gauges import Counts, Gauges
+from xla_nb.runtimes import Prepared
+from xla_nb.runtimes.gauges import Counts
 from xla_nb.stopwatch import Wait
 
 #: Average seconds between samples, and between checks for a request for stacks.
@@ -62,19 +64,16 @@ class Compiling:
 
     def lasting(self, counts: Counts, now: float) -> float | None:
         """Seconds since the compilation in progress was first seen; None if there is none."""
-        if not self.now(counts):
+        pending = counts.misses - counts.compiles
+        hit = counts.hits != self._hits and counts.misses == self._misses
+        self._min_pending = pending if hit else min(self._min_pending, pending)
+        self._hits, self._misses = counts.hits, counts.misses
+        if pending == self._min_pending:
             self._start = None
             return None
         if self._start is None or self._start[1] != counts.compiles:
             self._start = now, counts.compiles
         return now - self._start[0]
-
-    def now(self, counts: Counts) -> bool:
-        pending = counts.misses - counts.compiles
-        hit = counts.hits != self._hits and counts.misses == self._misses
-        self._min_pending = pending if hit else min(self._min_pending, pending)
-        self._hits, self._misses = counts.hits, counts.misses
-        return pending > self._min_pending
 
 
 class Rates:
@@ -156,28 +155,26 @@ class _Totals(NamedTuple):
 
 
 class Meter:
-    """A meter of the thread that creates it, which is the one that runs the user's function. Use it
-    in a `with` statement.
+    """A meter of the thread that creates it, which runs the user's function on a rank: it writes
+    samples to the record, and sends the rank's place whenever the record's `stacks_request` is
+    touched. Use it in a `with` statement.
 
     changes       finds out why each step compiles, if it does; None for the meter of a live rank
     has_returned  the function has returned, and its result is being sent"""
 
     def __init__(
         self,
-        book: Book,
-        path: str | Path,
+        rank: int,
+        record: Record,
         labels: Container[str],
-        gauges: Gauges,
+        sender: Sender,
+        book: Book,
+        gauges: Prepared,
         lock: SharedLock,
-        request: str | Path,
-        answer: Callable[[str, str], None],
-        every: int,
     ) -> None:
-        """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
-        `answer` with the notebook line and the stack of the rank's thread."""
-        self._book, self._path, self._labels = book, path, labels
-        self._gauges, self._lock, self._every = gauges, lock, every
-        self._request, self._answer = request, answer
+        self._rank, self._record, self._labels = rank, record, labels
+        self._sender, self._book, self._gauges, self._lock = sender, book, gauges, lock
+        self._every = 1 + gauges.ranks // 64  # less often if many ranks share few cores
         self.changes: StepChanges | None = None
         self.has_returned = False
         self._handler: object = None  # of SIGINT, while a program runs
@@ -255,10 +252,11 @@ class Meter:
                 os.close(file)
 
     def _tick(self) -> None:
-        mtime = _mtime(self._request)
+        mtime = _mtime(self._record.stacks_request)
         if mtime != self._answered:
             self._answered = mtime
-            self._answer(*tracebacks.locate(self._thread, self._labels))
+            place, stack = tracebacks.locate(self._thread, self._labels)
+            self._sender.send(RankAt(rank=self._rank, place=place, stack=stack))
         if self._is_due(self._ticks):
             self._sample()
 
@@ -285,7 +283,7 @@ class Meter:
     def _write(self, line: bytes) -> None:
         """Overwrite the last sample in one write, padded with spaces where it was longer."""
         if self._file is None:
-            self._file = private.writing(self._path)
+            self._file = private.writing(self._record.of_rank(self._rank, "now"))
         os.pwrite(self._file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
@@ -416,7 +414,7 @@ class Sampler:
 sampler = Sampler()
 
 
-def _mtime(path: str | Path) -> int:
+def _mtime(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 # no Path, as in Record
     except FileNotFoundError:

@@ -26,7 +26,7 @@ from typing import Any
 
 from xla_nb import untrusted
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.messages import events
+from xla_nb.messages import channel, events
 from xla_nb.messages.orders import HostGroup
 from xla_nb.pickling import code_facts
 from xla_nb.pickling.definition_table import Definitions
@@ -237,7 +237,7 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | N
     reported, and only SystemExit ends the process."""
     while True:
         try:
-            cells.wait(line)
+            channel.ready(line, None)
         except SystemExit:
             raise
         except BaseException as error:

@@ -64,20 +64,8 @@ class Loaded:
 
     def meter(self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock) -> Meter:
         """A meter that samples the calling rank into the program's record."""
-
-        def answer(place: str, stack: str) -> None:
-            self.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
-
-        return Meter(
-            book,
-            self.record.of_rank(rank, "now"),
-            self.table.sources,
-            gauges,
-            lock,
-            self.record.stacks_request,
-            answer,
-            1 + gauges.ranks // 64,  # less often if many ranks share few cores
-        )
+        labels = self.table.sources
+        return Meter(rank, self.record, labels, self.sender, book, gauges, lock)
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,11 @@ class OnRank:
     def _returned(self, meter: Meter) -> tuple[object, int]:
         if self.program.stopping:  # before this thread, one of several, had started
             raise KeyboardInterrupt
-        changes = self._changes()
+        program = self.program
+        # Live ranks keep changed values.
+        is_reported = self.rank == 0 and program.request.turn is None
+        names = program.table.details if is_reported else ()
+        changes = Changes(program.namespace, names, rebinds=program.table.body is None)
         try:
             value = in_this_process(self._call)
             multiprocess.wait_for_readers()
@@ -124,22 +116,15 @@ class OnRank:
             displays.show_what_is_left(None)
             raise
         lost = changes.lost(value)
-        is_quiet = value is not None and loader.ends_quietly(self.program.table)
+        is_quiet = value is not None and loader.ends_quietly(program.table)
         is_drawn = displays.show_what_is_left(None if is_quiet else value)
         meter.has_returned = True
         if lost:
-            in_cell = self.program.table.body is not None
-            self.program.sender.send(events.Changed(names=lost, in_cell=in_cell))
+            in_cell = program.table.body is not None
+            program.sender.send(events.Changed(names=lost, in_cell=in_cell))
         nbytes = self._write_result(value)
         os.sched_yield()  # let other ranks print before the rest is done here
         return None if is_quiet or is_drawn else value, nbytes
-
-    def _changes(self) -> Changes:
-        """Changes to values sent by name; none for live ranks, where values stay changed."""
-        program = self.program
-        is_reported = self.rank == 0 and program.request.turn is None
-        names = program.table.details if is_reported else ()
-        return Changes(program.namespace, names, rebinds=program.table.body is None)
 
     def _call(self) -> object:
         try:

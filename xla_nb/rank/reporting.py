@@ -231,7 +231,10 @@ class Book:
     def end_loop(self) -> None:
         """Read tensors that wait for a step marker, if the last one has computed them: code after
         the loop may take long without a marker. Otherwise they stay in the next step's graph."""
-        if (lazy := self._lazy) and not any(_need_computing(lazy)):
+        lazy = self._lazy
+        if lazy and not any(
+            sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(lazy)
+        ):
             self.compute()
             self._mark_synced()
 
@@ -325,12 +328,6 @@ def _snapshot(name: str, value: Any) -> Any:
 def _is_lazy(value: Any) -> bool:
     device = getattr(value, "device", None)
     return getattr(device, "type", None) == "xla"
-
-
-def _need_computing(tensors: list[Any]) -> list[bool]:
-    """For each tensor on a device, whether it has yet to be computed."""
-    flags: list[bool] = sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors)
-    return flags
 
 
 def _number(name: str, value: Any) -> float:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from xla_nb import untrusted
 from xla_nb.pickling import code_facts
 from xla_nb.pickling.libraries import jax_values
-from xla_nb.program.rank_cell import RANK_NAMES
+from xla_nb.program.rank_cell import PREDEFINED
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
@@ -51,8 +51,6 @@ _COMPARED_BY_REPR = {
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath),
 }
-#: Names in the namespace that are not the user's.
-_PREDEFINED = RANK_NAMES | {"get_ipython", "display"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def names_of(namespace: Mapping[str, object]) -> list[str]:
     return sorted(
         name
         for name, value in list(namespace.items())  # a user's thread may add some meanwhile
-        if type(name) is str and not name.startswith("_") and name not in _PREDEFINED
+        if type(name) is str and not name.startswith("_") and name not in PREDEFINED
         if type(value) is not types.ModuleType
     )
 
