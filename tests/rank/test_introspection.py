@@ -11,7 +11,18 @@ import torch
 from torch import nn
 
 from xla_nb.rank import introspection, preview
-from xla_nb.rank.introspection import about, completions
+
+
+def completions(text, names):
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(introspection, "_rank_names", lambda: names)
+        return introspection.completions(text)
+
+
+def about(expression, source=False, *, names):
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(introspection, "_rank_names", lambda: names)
+        return introspection.about(expression, source)
 
 
 def never(*_):
@@ -135,7 +146,7 @@ def test_about_a_function_of_a_cell(namespace):
 
 
 def test_about_has_the_source_on_request(namespace):
-    told = about("scaled", True, namespace)
+    told = about("scaled", True, names=namespace)
     assert told.endswith("Source:\ndef scaled(x, by=2):\n    return x * by")
 
 

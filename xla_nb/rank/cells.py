@@ -34,15 +34,14 @@ _NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most charac
 class Cell:
     """One program for a live rank, from its three file descriptors, which it closes.
 
-    handed   when it was handed over, by `time.monotonic()` of this host
-    is_open  the module holds everything that the notebook has sent
+    `handed`: when it was handed over, by `time.monotonic()` of this host.
     """
 
     def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         self._sender = Sender(socket.socket(fileno=events_fd))
         self._parcel = io.FileIO(parcel_fd)
+        #: The module once it holds everything that the notebook has sent.
         self._before: dict[str, object] | None = None
-        self.is_open = False
         try:
             order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
         finally:
@@ -65,7 +64,7 @@ class Cell:
     def tell_if_not_open(self, rank: int, why: str = "") -> None:
         """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
         Called where interrupts are no longer raised: one may have prevented opening."""
-        if not self.is_open:
+        if self._before is None:
             self._sender.send(events.NotOpened(rank=rank, why=why))
 
     def open(self, program: Loaded, definitions: Definitions) -> None:
@@ -91,7 +90,6 @@ class Cell:
         for label, source in table.sources.items():
             loader.remember(label, source)
         self._before = dict(namespace)
-        self.is_open = True
 
     def _open_parcel(
         self, program: Loaded, imports: Sequence[str], definitions: Definitions

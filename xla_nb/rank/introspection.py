@@ -57,9 +57,9 @@ class Completions:
     of_object: bool = False
 
 
-def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
-    """Completions at the end of `text`, a cell up to the cursor; `names` default to the rank's."""
-    namespace = _rank_names() if names is None else names
+def completions(text: str) -> Completions:
+    """Completions at the end of `text`, a cell up to the cursor."""
+    namespace = _rank_names()
     line = text.rpartition("\n")[2]
     member, name = _MEMBER.search(line), _NAME.search(line)
     if member is None:
@@ -130,13 +130,13 @@ def _item(value: Any, key: Any) -> Any:
 # ---------------------------------------------------------------- describing objects
 
 
-def about(expression: str, source: bool = False, names: dict[str, Any] | None = None) -> str:
+def about(expression: str, source: bool = False) -> str:
     """IPython's text on an object for `name?`, with its source for `name??`; "" if there is none.
-    `names` default to the rank's. Nothing is computed on a device."""
+    Nothing is computed on a device."""
     from IPython.core.oinspect import Inspector
 
     try:
-        value = find(_rank_names() if names is None else names, expression)
+        value = find(_rank_names(), expression)
     except Exception:
         return ""
 

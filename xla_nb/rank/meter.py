@@ -159,8 +159,7 @@ class Meter:
     samples to the record, and sends the rank's place whenever the record's `stacks_request` is
     touched. Use it in a `with` statement.
 
-    changes       finds out why each step compiles, if it does; None for the meter of a live rank
-    has_returned  the function has returned, and its result is being sent"""
+    `has_returned`: the function has returned, and its result is being sent."""
 
     def __init__(
         self,
@@ -175,9 +174,9 @@ class Meter:
         self._rank, self._record, self._labels = rank, record, labels
         self._sender, self._book, self._gauges, self._lock = sender, book, gauges, lock
         self._every = 1 + gauges.ranks // 64  # less often if many ranks share few cores
-        self.changes: StepChanges | None = None
         self.has_returned = False
-        self._handler: object = None  # of SIGINT, while a program runs
+        self._handler: object = None  # of SIGINT, while a program runs; None over all programs
+        self._changes = StepChanges(labels)
         self._initial = _Totals(Counts(), 0.0, 0.0, 0.0, 0)
         self._idle_since: float | None = None  # idle since, at the last tick
         self._thread = threading.get_ident()
@@ -200,7 +199,6 @@ class Meter:
 
     def begin_program(self) -> None:
         """Measure only the program that begins now: the process may have run others before."""
-        self.changes = StepChanges(self._labels)
         self._handler = signal.getsignal(signal.SIGINT)
         with contextlib.suppress(Exception):  # a failing backend: the first sample reports it
             self._initial = self._totals()
@@ -231,8 +229,7 @@ class Meter:
     def end(self) -> None:
         """Take the last sample in this thread: a short cell would wait long for another one."""
         with self._sampling:
-            if self.changes is not None:
-                self.changes.end()
+            self._changes.end()
             if not self.is_over:
                 self._safely(lambda: self._sample(ends=True))
                 self._finish()
@@ -289,18 +286,18 @@ class Meter:
 
     def _measure(self) -> Sample:
         now, clock = time.time(), time.monotonic()
-        totals, initial = self._totals(), self._initial
+        totals, initial, changes = self._totals(), self._initial, self._changes
         counts = self._counts(totals.counts)
         asker = askers.of(self._thread)
         question = asker.waiting if asker is not None else None
         waiting = self._lock.waiting(self._thread) or question or self._gauges.waiting()
-        changes = self.changes
-        is_left = changes is not None and (self.has_returned or tracebacks.is_in_ours(self._thread))
+        is_of_program = self._handler is not None
+        is_left = is_of_program and (self.has_returned or tracebacks.is_in_ours(self._thread))
         if self._memory is None or not is_left:  # it is freed afterwards
             self._memory = memory.own.nbytes
         compiling = self._compiling.lasting(counts, clock)
         lasting = compiling or 0.0
-        if changes is not None:
+        if is_of_program:
             changes.watch(counts)
         self._check_blocking(waiting)
         place = tracebacks.innermost(self._thread, self._labels)  # at once: of that call
@@ -330,9 +327,9 @@ class Meter:
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
-            changes_at=changes.place if changes is not None else "",
-            change=changes.change if changes is not None else "",
-            fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
+            changes_at=changes.place,
+            change=changes.change,
+            fallbacks_at=dict(changes.fallbacks),
             returned=self.has_returned,
             heeds=signal.getsignal(signal.SIGINT) is self._handler,
             locks=totals.locks - initial.locks,

@@ -179,13 +179,8 @@ class Book:
     _synced: deque[Row] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._file = Appender(self.path, _MAX_KEPT)
-
-    @property
-    def is_open(self) -> bool:
-        """False in a process that the rank started, such as a DataLoader worker."""
-        return os.getpid() == self._pid
 
     def begin(self, loop: Progress[Any]) -> None:
         """Add a loop; finished loops are shown until the next one begins."""
@@ -307,9 +302,10 @@ def end() -> None:
 
 
 def _open_books() -> list[Book]:
-    """The calling rank's book; in a thread started by user code, the process's first one."""
+    """The calling rank's book; in a thread started by user code, the process's first one; none in
+    a process that the rank started, such as a DataLoader worker."""
     book = _books.here()
-    return [book] if book is not None and book.is_open else []
+    return [book] if book is not None and book.pid == os.getpid() else []
 
 
 def _snapshot(name: str, value: Any) -> Any:
