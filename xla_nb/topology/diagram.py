@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from xla_nb.errors import UsageError
 from xla_nb.topology import tpu_types
@@ -29,25 +28,9 @@ _CHIPS = (
 _CORES = "[ ] is a simulated chip and its process, with its rank number."
 
 
-@dataclass(frozen=True)
-class Diagram:
-    """`str` gives lines of at most WIDTH characters. `processes`: the ranks of each process."""
-
-    title: str
-    processes: Sequence[range]
-    note: str
-
-    def __str__(self) -> str:
-        digits = len(str(self.processes[-1][-1]))
-        chips = (f"[{' '.join(f'{rank:{digits}}' for rank in ranks)}]" for ranks in self.processes)
-        line = without_middle(f"slice 0  localhost  {''.join(chips)}", WIDTH)
-        note = textwrap.fill(self.note, WIDTH, break_on_hyphens=False)
-        return "\n\n".join([textwrap.fill(self.title, WIDTH), line, note])
-
-
-def here(environ: Mapping[str, str], n: int | None) -> Diagram:
-    """The diagram of this machine: its chips, or a simulated host. Raises UsageError if n is not
-    possible, or too many to draw."""
+def here(environ: Mapping[str, str], n: int | None) -> str:
+    """The diagram of this machine: its chips, or a simulated host; lines of at most WIDTH
+    characters. Raises UsageError if n is not possible, or too many to draw."""
     if n and n > _MAX_RANKS:
         raise UsageError(f"{several(n, 'rank')} are too many to draw. Draw at most {_MAX_RANKS:,}.")
     chips = count_chips()
@@ -55,17 +38,20 @@ def here(environ: Mapping[str, str], n: int | None) -> Diagram:
         tpu = tpu_types.simulated(environ.get(SIMULATE, ""), n)
         kind = f"simulated {tpu.accelerator}" if tpu else "simulated as a CPU"
         where = "on this machine" if chips else "on this machine, which has no TPU"
-        return _draw(tpu.ranks if tpu else n or SIMULATED, None, kind, where)
+        return _draw(tpu.ranks if tpu else n or SIMULATED, 1, f"{kind}: {where}", _CORES)
     accelerator = accelerator_type(environ)
-    if process_bounds(accelerator, chips, n) and accelerator:
-        all_chips = tpu_types.chips_per_host(accelerator, 1)
-        chips = n // devices_per_chip(accelerator) if n else all_chips
-    return _draw(chips, accelerator, accelerator or "TPU", "this machine")
-
-
-def _draw(count: int, accelerator: str | None, kind: str, where: str) -> Diagram:
-    """The diagram of `count` processes, whose ranks are numbered in process order."""
+    process_bounds(accelerator, chips, n)  # raises UsageError if n is not possible
     per_chip = devices_per_chip(accelerator)
-    processes = [range(index * per_chip, (index + 1) * per_chip) for index in range(count)]
-    title = f"{several(count * per_chip, 'rank')} on 1 host in 1 slice, {kind}: {where}"
-    return Diagram(title, processes, _CHIPS if accelerator or kind == "TPU" else _CORES)
+    title = f"{accelerator or 'TPU'}: this machine"
+    return _draw(n // per_chip if n else chips, per_chip, title, _CHIPS)
+
+
+def _draw(count: int, per_chip: int, title: str, note: str) -> str:
+    """The diagram of `count` processes, whose ranks are numbered in process order."""
+    total = count * per_chip
+    digits = len(str(total - 1))
+    processes = [range(first, first + per_chip) for first in range(0, total, per_chip)]
+    chips = (f"[{' '.join(f'{rank:{digits}}' for rank in ranks)}]" for ranks in processes)
+    heading = textwrap.fill(f"{several(total, 'rank')} on 1 host in 1 slice, {title}", WIDTH)
+    line = without_middle(f"slice 0  localhost  {''.join(chips)}", WIDTH)
+    return "\n\n".join([heading, line, textwrap.fill(note, WIDTH, break_on_hyphens=False)])
