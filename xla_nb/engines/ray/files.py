@@ -56,20 +56,14 @@ class NewBytes:
             anew = inode != status.st_ino or status.st_size < sent
             sent = 0 if anew else sent
             while sent < status.st_size:
-                data = self._read(name, sent, min(status.st_size - sent, LARGEST))
+                most = min(status.st_size - sent, LARGEST)
+                data = private.part(self._record / name, sent, most)
                 if not data:
                     break
                 sent += len(data)
                 self._sent[name] = status.st_ino, sent
                 yield FileChunk(name, data, anew)
                 anew = False
-
-    def _read(self, name: str, offset: int, count: int) -> bytes:
-        fd = private.reading(self._record / name)
-        try:
-            return os.pread(fd, count, offset)
-        finally:
-            os.close(fd)
 
 
 def _suffix(name: str) -> str:
@@ -108,9 +102,5 @@ class Copies:
             private.write(partial(path), chunk.data)
             partial(path).rename(path)
             return
-        fd, data = private.writing(path, os.O_WRONLY | os.O_APPEND), chunk.data
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
+        with os.fdopen(private.writing(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write(chunk.data)
