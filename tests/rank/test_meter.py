@@ -16,8 +16,7 @@ from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
 from xla_nb.record.files import Losses, Record
 from xla_nb.record.sample import LOCK, decode
-from xla_nb.runtimes import gauges
-from xla_nb.runtimes.gauges import Counts
+from xla_nb.runtimes import Counts, xla
 from xla_nb.stopwatch import Wait
 
 PATIENCE = 60  # seconds
@@ -264,10 +263,10 @@ class Metered:
             self.book,
             SimpleNamespace(
                 ranks=self.ranks,
-                counts=lambda: gauges.counts(self.xlac),
+                counts=lambda: xla.counts(self.xlac),
                 waiting=lambda: self.waiting,
                 waited=lambda: self.waited,
-                memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
+                memory=lambda: xla.device_memory(self.xlac, "xla:0"),
             ),
             self.lock,
         )

@@ -21,7 +21,7 @@ from xla_nb.runtimes import spmd
 
 
 def serve() -> None:
-    spmd.set_up()
+    spmd.set_up(order=None)
     torch_xla.runtime.use_spmd()
     print("ready", flush=True)
     for line in sys.stdin:

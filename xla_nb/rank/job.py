@@ -153,7 +153,7 @@ def _complete_flags(imported: Mapping[str, str]) -> None:
 
 def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime = runtimes.named(order.request.runtime)
-    runtime.set_up()
+    runtime.set_up(order)
     entries.refuse_launches(order.request.magic)
     namespace, table = _load(order, runtime.opened)
     for text in take_notices():

@@ -32,8 +32,7 @@ from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.files import Record, is_of_disk
 from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
-from xla_nb.runtimes import Prepared
-from xla_nb.runtimes.gauges import Counts
+from xla_nb.runtimes import Counts, Prepared
 from xla_nb.stopwatch import Wait
 
 #: Average seconds between samples, and between checks for a request for stacks.

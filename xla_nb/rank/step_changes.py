@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from xla_nb.program import tracebacks
-from xla_nb.runtimes.gauges import Counts
+from xla_nb.runtimes import Counts
 
 _STEPS = 6  # steps with trouble before recording, and steps that are then recorded
 _FALLBACK_SHARE = 0.9  # this share of the steps counts as every step

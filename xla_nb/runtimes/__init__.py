@@ -1,6 +1,6 @@
 """The runtimes that ranks can use: the modules xla, spmd and torchax, listed in `NAMES`.
 
-`fit`, `forking` and `gauges` serve all of them; the other modules serve the runtime in their name.
+`fit` and `forking` serve all of them; the other modules serve the runtime in their name.
 `plan` runs in the notebook, which does not import torch, so no module here imports torch or JAX at
 its top. `prepare` runs in the job before the fork, and `Prepared` in the job and its ranks.
 docs/how-it-works.md says how to add a runtime.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import abc
 import importlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes.forking import Lifecycle
-from xla_nb.runtimes.gauges import Gauges
+from xla_nb.stopwatch import Wait
 
 NAMES = ("xla", "spmd", "torchax")
 
@@ -64,8 +65,22 @@ class RankInfo:
     devices: tuple[str, ...] = ()
 
 
-class Prepared(Gauges):
-    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
+class Counts(NamedTuple):
+    """torch_xla's counters at one moment, or another runtime's equivalents."""
+
+    hits: int = 0  # graphs found in the compilation cache
+    misses: int = 0  # graphs not found in it, which are compiled next
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    steps: int = 0
+    fallbacks: Counter[str] = Counter()  # noqa: RUF012 # operators that ran on the CPU
+
+
+class Prepared(abc.ABC):
+    """A runtime in the job and, through the fork, in each rank.
+
+    The meter reads its figures, in any thread of a rank; the defaults are for runtimes whose
+    collectives are part of a compiled program."""
 
     ranks: int
     simulated = False  # whether the ranks belong to a simulated TPU host
@@ -85,12 +100,35 @@ class Prepared(Gauges):
     def begin(self, number: int, members: Iterable[int] | None) -> None:
         """In a live rank, before each program. Its `number` is higher than the last one's and the
         same on all ranks that run it, which are `members` (None: all)."""
+        return
 
     def leave(self, reason: str) -> None:
         """In a rank, after its function; `reason` is "returned" or "raised ValueError"."""
+        return
 
     def consequence(self, error: BaseException) -> BaseException | None:
         """The error, with a clear message, if the end of another rank caused it; otherwise None."""
+        return None
+
+    @abc.abstractmethod
+    def counts(self) -> Counts:
+        """Compilations and steps so far."""
+
+    def waiting(self) -> Wait | None:
+        """The collective that this rank waits in; None if there is none, or it is not visible."""
+        return None
+
+    def waited(self) -> float | None:
+        """Seconds that this rank has waited in collectives so far, including the current one; None
+        if that is not visible."""
+        return None
+
+    def executed(self) -> int | None:
+        """The number of graphs looked up so far; None if not counted. Takes a microsecond."""
+        return None
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use on the device, and its capacity; None if unknown."""
         return None
 
 
@@ -100,7 +138,7 @@ class Runtime(Protocol):
     def plan(self, machine: Machine, n: int | None) -> Plan:
         """Plan a launch. Raises XlaNbError if this machine or n does not fit."""
 
-    def set_up(self) -> None:
+    def set_up(self, order: Order) -> None:
         """In the job, before the program's module is executed."""
 
     def prepare(self, order: Order) -> Prepared:

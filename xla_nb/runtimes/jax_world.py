@@ -165,9 +165,6 @@ def join(world: World, rank: int) -> None:
     if world.platform == "cpu":
         # gloo connects the ranks in their first collective, and waits at most 30 s for them.
         multihost_utils.sync_global_devices("xla_nb")
-    # Last, so that a refused rank does not keep the others waiting.
-    for number in _early_sizes:
-        _check_size(number)
 
 
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads the lower-case name only
@@ -244,13 +241,10 @@ def leave(reason: str) -> None:
 
 # ---------------------------------------------------------------- jax.distributed in cells
 
-#: The numbers of processes that a cell requested in the job, before there were ranks.
-_early_sizes: list[int] = []
 
-
-def install_guard() -> None:
-    """Replace `jax.distributed.initialize` and `shutdown`. Called in the job before the cell's
-    module, which may bind them to other names.
+def install_guard(size: int) -> None:
+    """Replace `jax.distributed.initialize` and `shutdown`, in a run of `size` ranks. Called in the
+    job before the cell's module, which may bind them to other names.
 
     The ranks join by themselves, so `initialize` only checks the number of ranks. `shutdown` does
     nothing: a rank leaves when its function has ended, without waiting for others.
@@ -258,34 +252,23 @@ def install_guard() -> None:
     import jax
     from jax._src import distributed
 
+    def initialize(
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        *_args: object,
+        **_options: object,
+    ) -> None:
+        if num_processes not in (None, size):
+            raise UsageError(
+                f"jax.distributed.initialize(num_processes={num_processes}), but this run has "
+                f"{several(size, 'rank')}. Launch with another -n, or omit the argument: xla_nb "
+                "has already joined the ranks."
+            )
+
     module: Any
     for module in (jax.distributed, distributed):
-        module.initialize = _initialize
+        module.initialize = initialize
         module.shutdown = lambda: None
-
-
-def _initialize(
-    coordinator_address: str | None = None,
-    num_processes: int | None = None,
-    *_args: object,
-    **_options: object,
-) -> None:
-    if num_processes is not None and backend_started():
-        _check_size(num_processes)
-    elif num_processes is not None:
-        _early_sizes.append(num_processes)
-
-
-def _check_size(num_processes: int) -> None:
-    """Raise UsageError if the world's size differs from the number that a cell gave."""
-    import jax
-
-    if num_processes != jax.process_count():
-        raise UsageError(
-            f"jax.distributed.initialize(num_processes={num_processes}), but this run has "
-            f"{several(jax.process_count(), 'rank')}. Launch with another -n, or omit the "
-            "argument: xla_nb has already joined the ranks."
-        )
 
 
 # ---------------------------------------------------------------- torchax

@@ -60,7 +60,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
 opened = xla.opened
 
 
-def set_up() -> None:
+def set_up(order: Order) -> None:
     """Make torch's functions place models like `xla_nb.spmd`, before a cell binds any of them."""
     from xla_nb.spmd import dtensors
 

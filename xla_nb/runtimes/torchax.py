@@ -23,9 +23,8 @@ from packaging.version import Version
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.messages.orders import Order
 from xla_nb.record.files import Record
-from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, jax_world, xla
+from xla_nb.runtimes import Counts, Machine, Plan, Prepared, RankInfo, jax_world, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
@@ -95,10 +94,10 @@ def _count_gpus(visible: str, devices: Path = Path("/dev")) -> int:
     return min(installed, len(visible.split(","))) if visible else installed
 
 
-def set_up() -> None:
+def set_up(order: Order) -> None:
     """Guard `jax.distributed.initialize`, which a cell may call or bind; and read JAX's variables
     again, because JAX was imported before this launch's environment was set."""
-    jax_world.install_guard()
+    jax_world.install_guard(_world_size(order))
     jax_world.read_variables()
 
 
@@ -112,12 +111,17 @@ def opened() -> str | None:
     )
 
 
+def _world_size(order: Order) -> int:
+    assert order.ranks is not None
+    return order.host_group.hosts * order.ranks
+
+
 def prepare(order: Order) -> Processes:
     """Start the coordinator, a separate process on the first host."""
     assert order.ranks is not None
     here, ranks = order.host_group, order.ranks
     host, port = here.address or (jax_world.LOOPBACK, 0)
-    size = here.hosts * ranks
+    size = _world_size(order)
     coordinator = jax_world.Coordinator(size, host, port) if here.index == 0 else None
     platform = _platform(order.device, lambda name: order.env.get(name, ""))
     address = coordinator.address if coordinator else f"{host}:{port}"

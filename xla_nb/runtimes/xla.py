@@ -10,15 +10,15 @@ import contextlib
 import contextvars
 import decimal
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from xla_nb.messages.orders import Order
-from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
+from xla_nb.runtimes import Counts, Machine, Plan, Prepared, RankInfo
 from xla_nb.runtimes.forking import Lifecycle, RankContext
-from xla_nb.runtimes.gauges import Counts
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
 from xla_nb.stopwatch import Wait
 from xla_nb.topology import tpu_types
@@ -61,7 +61,7 @@ def opened() -> str | None:
     )
 
 
-def set_up() -> None:
+def set_up(order: Order) -> None:
     """Name the device that ranks will have; `opened` detects a cell that opens it too early."""
     if tpu_types.simulated_type(os.environ):
         from xla_nb.simulation import answers
@@ -111,12 +111,40 @@ class OnTorchXla(Prepared):
     def executed(self) -> int:
         import torch_xla
 
-        return gauges.executed(torch_xla._XLAC)
+        counter = torch_xla._XLAC._xla_counter_value
+        return sum(counter(name) or 0 for name in ("CachedCompile", "UncachedCompile"))
 
     def counts(self) -> Counts:
         import torch_xla
 
-        return gauges.counts(torch_xla._XLAC)
+        return counts(torch_xla._XLAC)
+
+
+#: `.item()` only reads a value, but torch_xla counts it as an operator that ran on the CPU.
+_ITEM = "aten::_local_scalar_dense"
+
+
+def counts(xlac: Any) -> Counts:
+    """Read `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
+    compile_data = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+    names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
+    return Counts(
+        hits=xlac._xla_counter_value("CachedCompile") or 0,
+        misses=xlac._xla_counter_value("UncachedCompile") or 0,
+        compiles=compile_data[0],
+        compile_seconds=compile_data[1] / 1e9,
+        steps=xlac._xla_counter_value("MarkStep") or 0,
+        fallbacks=Counter({n: xlac._xla_counter_value(n) or 0 for n in names if n != _ITEM}),
+    )
+
+
+def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
+    """Bytes in use on a torch_xla device, and its capacity; None if unknown."""
+    try:
+        info = xlac._xla_memory_info(device)
+        return info["bytes_used"], info["bytes_limit"]
+    except (RuntimeError, KeyError):  # "GetAllocatorStats is not supported": the CPU client
+        return None
 
 
 def open_client() -> None:
@@ -177,7 +205,7 @@ class Chips(OnTorchXla):
     def memory(self) -> tuple[int, int] | None:
         import torch_xla
 
-        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+        return device_memory(torch_xla._XLAC, str(torch_xla.device()))
 
 
 @dataclass(frozen=True)

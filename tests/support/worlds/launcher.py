@@ -39,7 +39,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     redirect(home, "job")
     os.environ.update(env)
     forget_exit_handlers()
-    jax_world.install_guard()
+    jax_world.install_guard(ranks)
     entry = scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)
     world = jax_world.World(coordinator.address, ranks, "cpu", ranks)
