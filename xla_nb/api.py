@@ -217,8 +217,7 @@ def engine_for(options: Options) -> Engine:
     if options.on == "local":
         local.check_hosts(options.hosts, options.slices)
         return local
-    arguments = options.on, options.hosts, options.slices, options.wait, options.env
-    return clusters.engine(*arguments)
+    return clusters.engine(options.on, options.hosts, options.slices, options.env)
 
 
 def engine() -> LocalEngine:

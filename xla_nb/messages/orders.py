@@ -55,14 +55,14 @@ class Turn:
 class Request:
     """A launch, as requested by the notebook.
 
-    `n` and `user_env` are the options -n and --env; `program` is the module's file, if any,
-    `record` the run's folder; `entry` is the name of the function to call, None for a cell of plain
-    statements; `binds` are the names that it binds, if any. `label` is that of the launched cell,
-    `magic` the magic that launches it. `drops`: replace a result that cannot be sent by None.
-    `why_mute` says why the ranks cannot ask in the notebook (`input()`), if they cannot. `lives`:
-    the ranks run no entry, but programs until they are told to end. Each such program has a `turn`,
-    and the map of its lines (`table`) instead of a file, but no `inheritance` and no `state`, which
-    its processes have had since they began.
+    `n`, `user_env`, `hosts`, `slices` and `wait` are options of the magic; `program` is the
+    module's file, if any, `record` the run's folder; `entry` is the name of the function to call,
+    None for a cell of plain statements; `binds` are the names that it binds, if any. `label` is
+    that of the launched cell, `magic` the magic that launches it. `drops`: replace a result that
+    cannot be sent by None. `why_mute` says why the ranks cannot ask in the notebook (`input()`), if
+    they cannot. `lives`: the ranks run no entry, but programs until they are told to end. Each such
+    program has a `turn`, and the map of its lines (`table`) instead of a file, but no `inheritance`
+    and no `state`, which its processes have had since they began.
     """
 
     run: str
@@ -85,6 +85,9 @@ class Request:
     why_mute: str = ""
     lives: bool = False
     turn: Turn | None = None
+    hosts: int | None = None
+    slices: int | None = None
+    wait: float = 0.0
     table: str = ""
 
 

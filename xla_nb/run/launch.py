@@ -83,6 +83,9 @@ def launch(
         entry=program.entry,
         takes_lock=program.takes_lock,
         n=options.n,
+        hosts=options.hosts,
+        slices=options.slices,
+        wait=options.wait,
         user_env=user_env,
         cwd=_working_directory(),
         # Also the folders of own modules, wherever the notebook has changed to since.

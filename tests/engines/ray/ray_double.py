@@ -36,12 +36,12 @@ def about(number=1, **changes):
 
 
 def a_wish(hosts=2, slices=None, wait=0.0, tell=lambda what: None, cpu=False):
-    return Wish(1, hosts, slices, wait, tell, cpu)
+    return Wish(hosts, slices, wait, tell, cpu)
 
 
-def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
+def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1", **options):
     request = Request(run, "xla", "/p", str(record), "f", False, None, {},
-                      "/", (), b"", Inheritance())  # fmt: skip
+                      "/", (), b"", Inheritance(), **options)  # fmt: skip
     return Launch(wish or a_wish(), request, {}, {}, sock, parcel)
 
 

@@ -40,18 +40,19 @@ class Kernel:
         self.driver, self.asked = driver, 0
         self._control, self._stack, self._record = control, stack, record
 
-    def asks(self, do, *fds, hosts=1, slices=None, **more):
+    def asks(self, do, *fds, **more):
         self.asked += 1
-        request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0}
+        request = {"do": do, "id": self.asked}
         socket.send_fds(self._control, [json.dumps(request | more).encode()], fds)
 
-    def launches(self, run="r1", order_file=None, **options):
+    def launches(self, run="r1", order_file=None, hosts=1, slices=None):
         """Launch a run; return the socket of its events."""
         ours, theirs = channel.pair()
         self._stack.enter_context(ours)
-        order = pickle.dumps((a_launch(self._record, run=run).request, {}, {}))
+        request = a_launch(self._record, run=run, hosts=hosts, slices=slices).request
+        order = pickle.dumps((request, {}, {}))
         with theirs, in_memory(order_file or order) as file, in_memory(b"values") as parcel:
-            self.asks("launch", theirs.fileno(), parcel, file, **options)
+            self.asks("launch", theirs.fileno(), parcel, file)
         return ours
 
     def abandons(self, number):
@@ -315,9 +316,9 @@ def test_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     child = Child("xla_nb.engines.ray.driver", [""], os.environ)
     ours, theirs = channel.pair()
-    with ours, theirs, in_memory(pickle.dumps((a_launch().request, {}, {}))) as told:
+    with ours, theirs, in_memory(pickle.dumps((a_launch(hosts=2).request, {}, {}))) as told:
         fds = theirs.fileno(), told, told
-        child.send({"do": "launch", "id": 1, "hosts": 2, "slices": None, "wait": 0}, *fds)
+        child.send({"do": "launch", "id": 1}, *fds)
         assert child.receive() == {"id": 1, "waiting": "connecting to the Ray cluster …"}
         while "connecting" not in child.last_output():
             assert child.alive

@@ -1,6 +1,5 @@
 """The kernel's side of a cluster; the test plays the driver process."""
 
-import functools
 import json
 import os
 import pickle
@@ -11,9 +10,8 @@ import types
 
 import pytest
 
-from xla_nb.engines.child import Feed
 from xla_nb.engines.ray import engine as engine_module
-from xla_nb.engines.ray.engine import Cluster, RayClusters, RayEngine, address
+from xla_nb.engines.ray.engine import RayClusters, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.messages import channel, events
 from xla_nb.messages.orders import Request
@@ -86,15 +84,13 @@ def children(monkeypatch):
 
 
 def started(child, request):
-    if "refused" in request:
-        child.says(id=request["id"], refused=request["refused"], spent=True)
-    elif request["do"] == "launch":
+    if request["do"] == "launch":
         child.says(id=request["id"], done=True)
 
 
 @pytest.fixture
 def cluster(children):
-    made = Cluster("ray://head:10001")
+    made = RayEngine("ray://head:10001")
     yield made
     made.close()
 
@@ -105,29 +101,28 @@ def child(cluster):
     return cluster._started()
 
 
-@pytest.fixture
-def files(tmp_path):
-    """The two files of a launch."""
-    fds = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("parcel", "order")]
-    yield tuple(fds)
-    for fd in fds:
-        os.close(fd)
+FIT = Fit("", 2, {"SET": "1"}, ())
+
+
+def request(program="", **fields):
+    return Request("r1", "xla", program, "/r", "f", False, 2, {},
+                   "/", (), b"", Inheritance(), **fields)  # fmt: skip
 
 
 @pytest.fixture
-def launch(cluster, files):
+def parcel():
+    fd = os.memfd_create("parcel")
+    os.write(fd, b"values")
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def launch(cluster, parcel):
     socks = []
 
-    def launch(options=None, waiting=lambda seconds, what: None):
-        ours, theirs = channel.pair()
-        try:
-            with theirs:
-                request = {"do": "launch", **(options or {})}
-                child = cluster.ask(request, (theirs.fileno(), *files), waiting)
-        except BaseException:
-            ours.close()
-            raise
-        socks.append(Feed(ours, child, functools.partial(engine_module.why_ended, child)))
+    def launch(waiting=lambda seconds, what: None):
+        socks.append(cluster.start(request(), FIT, parcel, waiting))
         return socks[-1]
 
     yield launch
@@ -229,7 +224,7 @@ def test_changed_has_the_variables_set_since_the_process_started():
 
 def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
     monkeypatch.setenv("MINE", "1")
-    fit = RayEngine(cluster, {}).fit("xla", 3, {"YOURS": "1"})
+    fit = cluster.fit("xla", 3, {"YOURS": "1"})
     assert (fit.device, fit.ranks, fit.imports, fit.notices) == ("", 3, (), ())
     assert fit.env["MINE"] == "1"
     assert "YOURS" not in fit.env  # the order has it as `user_env`
@@ -255,12 +250,12 @@ def test_launch_returns_its_events(launch, child):
         started(child, request)
 
     child.hears = hears
-    feed = launch({"hosts": 2})
+    feed = launch()
     with kept[0]:
         channel.Sender(kept[0]).send(events.HostsPlaced(names=("a", "b")))
     placed, end = feed.wait(60)
     assert (placed.names, end) == (("a", "b"), None)
-    assert child.told == [{"do": "launch", "id": 1, "hosts": 2}]
+    assert child.told == [{"do": "launch", "id": 1}]
 
 
 def test_one_process_serves_several_launches(launch, children):
@@ -307,9 +302,10 @@ def test_rejected_launch_raises_with_the_reason(launch, child):
         launch()
 
 
-def test_spent_process_is_closed_and_the_next_launch_starts_another(launch, children):
+def test_spent_process_is_closed_and_the_next_launch_starts_another(launch, child, children):
+    child.hears = lambda request, fds: child.says(id=1, refused="no route", spent=True)
     with pytest.raises(LaunchError, match="no route"):
-        launch({"refused": "no route"})
+        launch()
     assert children[0].closed
     launch()
     assert len(children) == 2
@@ -358,7 +354,7 @@ def test_late_replies_to_an_abandoned_launch_are_ignored(launch, child):
     launch()
 
 
-def test_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path):
+def test_launch_sends_the_order_and_the_program_files(cluster, child, parcel, tmp_path):
     (tmp_path / "cell.py").write_bytes(b"x = 1")
     (tmp_path / "cell.json").write_bytes(b"{}")
     files = []
@@ -369,33 +365,18 @@ def test_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path):
         started(child, request)
 
     child.hears = hears
-    request = Request("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, 2, {},
-                      "/", (), b"", Inheritance())  # fmt: skip
-    fd = os.memfd_create("parcel")
-    os.write(fd, b"values")
-    RayEngine(cluster, {"hosts": 2, "slices": 1, "wait": 90.0}).start(
-        request, Fit("", 2, {"SET": "1"}, ()), fd, lambda seconds, what: None
-    ).close()
-    os.close(fd)
-    assert files == [
-        (b"values", (request, {"SET": "1"}, {"cell.py": b"x = 1", "cell.json": b"{}"}))
-    ]
-    wish = {"hosts": 2, "slices": 1, "wait": 90.0}
-    assert child.told == [{"do": "launch", "id": 1, **wish}]
+    order = request(str(tmp_path / "cell.py"), hosts=2, slices=1, wait=90.0)
+    cluster.start(order, FIT, parcel, lambda seconds, what: None).close()
+    assert files == [(b"values", (order, {"SET": "1"}, {"cell.py": b"x = 1", "cell.json": b"{}"}))]
 
 
 # ---------------------------------------------------------------- a run in progress
 
 
-@pytest.fixture
-def engine(cluster):
-    return RayEngine(cluster, {"hosts": None, "slices": None, "wait": 0.0})
-
-
-def test_signal_kill_and_ask_reach_the_process(engine, child):
-    engine.signal("r1", {"a": (1, 2), "b": [3]}, 15)
-    engine.kill("r1")
-    engine.ask("r1")
+def test_signal_kill_and_ask_reach_the_process(cluster, child):
+    cluster.signal("r1", {"a": (1, 2), "b": [3]}, 15)
+    cluster.kill("r1")
+    cluster.ask("r1")
     assert child.told == [
         {"do": "signal", "run": "r1", "pids": {"a": [1, 2], "b": [3]}, "number": 15},
         {"do": "kill", "run": "r1"},
@@ -404,21 +385,21 @@ def test_signal_kill_and_ask_reach_the_process(engine, child):
 
 
 def test_request_survives_another_thread_closing_the_process(child):
-    class Ending(Cluster):
+    class Ending(RayEngine):
         """Its process exists only at the first access."""
 
         _child = property(lambda self: looks.pop(0), lambda self, made: None)
 
     looks = [child, None]
-    Ending("").send({"do": "kill", "run": "r1"})
+    Ending("").kill("r1")
     assert child.told == [{"do": "kill", "run": "r1"}]
 
 
-def test_kill_without_a_process_does_nothing(engine, cluster, child):
+def test_kill_without_a_process_does_nothing(cluster, child):
     child.ends()
-    engine.kill("r1")
+    cluster.kill("r1")
     cluster.close()
-    engine.kill("r1")
+    cluster.kill("r1")
     assert child.told == []
 
 
@@ -440,4 +421,4 @@ def test_cause_of_end_of_the_process_is_that_of_its_runs(launch, child):
 
 def test_hosts_that_cannot_form_the_slices_are_rejected_at_once():
     with pytest.raises(UsageError, match="2 hosts cannot be divided into 3 slices of equal size"):
-        RayClusters().engine("ray", 2, 3, 0.0, {})
+        RayClusters().engine("ray", 2, 3, {})

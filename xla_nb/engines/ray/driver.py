@@ -256,7 +256,7 @@ class Driver:
         run = self._runs.get(request.get("run", ""))
         match request["do"]:
             case "launch":
-                self._start_task(request["id"], self._launch(request, fds))
+                self._start_task(request["id"], self._launch(request["id"], fds))
             case "abandon":
                 if request["id"] in self._tasks:
                     self._tasks[request["id"]].cancel()
@@ -282,15 +282,10 @@ class Driver:
             self._reply(id=number, refused=faults.unplaced(str(problem)))
             raise
 
-    def _make_wish(self, request: dict[str, Any], *, cpu: bool) -> Wish:
-        number = request["id"]
-
-        def report(message: str) -> None:
+    async def _launch(self, number: int, fds: list[int]) -> None:
+        def tell(message: str) -> None:
             self._reply(id=number, waiting=message)
 
-        return Wish(number, request["hosts"], request["slices"], request["wait"], report, cpu=cpu)
-
-    async def _launch(self, message: dict[str, Any], fds: list[int]) -> None:
         events_fd, parcel_fd, request_fd = fds
         with (
             socket.socket(fileno=events_fd) as sock,
@@ -301,10 +296,10 @@ class Driver:
                 request, env, program = pickle.load(file)
             sock.setblocking(False)
             cpu = asks_to_simulate({**env, **request.user_env})
-            wish = self._make_wish(message, cpu=cpu)
+            wish = Wish(request.hosts, request.slices, request.wait, tell, cpu)
             run = await self._start_run(Launch(wish, request, env, program, sock, parcel.fileno()))
             try:
-                self._reply(id=wish.id, done=True)
+                self._reply(id=number, done=True)
                 await run.follow()
             except asyncio.CancelledError:  # the launch was abandoned
                 run.call("forget")

@@ -31,59 +31,70 @@ class RayClusters:
     """The Ray clusters that this process has used, by address."""
 
     def __init__(self) -> None:
-        self._clusters: dict[str, Cluster] = {}
+        self._engines: dict[str, RayEngine] = {}
 
     def engine(
-        self,
-        on: str,
-        hosts: int | None,
-        slice_count: int | None,
-        wait: float,
-        env: Mapping[str, str],
+        self, on: str, hosts: int | None, slice_count: int | None, env: Mapping[str, str]
     ) -> RayEngine:
-        """The engine for one launch, on the cluster that --on names. Raises UsageError for hosts
-        that cannot form so many slices."""
+        """The engine for a launch, of the cluster that --on names. Raises UsageError for hosts that
+        cannot form so many slices."""
         if hosts and slice_count:
             slices.check_equal(hosts, slice_count)
         cluster_address = address(on, {**os.environ, **env})
-        cluster = self._clusters.setdefault(cluster_address, Cluster(cluster_address))
-        return RayEngine(cluster, {"hosts": hosts, "slices": slice_count, "wait": wait})
+        return self._engines.setdefault(cluster_address, RayEngine(cluster_address))
 
     def close(self) -> None:
         """Release the hosts that are held for the next launch, and end what runs there."""
-        while self._clusters:
-            self._clusters.popitem()[1].close()
+        while self._engines:
+            self._engines.popitem()[1].close()
 
 
-class Cluster:
-    """A cluster, and the helper process that is its client, restarted when it has ended.
+class RayEngine:
+    """A cluster, through the helper process that is its client, restarted when it has ended.
 
     address: "ray://HOST:PORT", or any value of RAY_ADDRESS; empty for a cluster on this machine,
     which is started if there is none.
     """
 
+    here = False
+
     def __init__(self, address: str) -> None:
         self.address = address
         self._child: Child | None = None
         self._lock = threading.RLock()
-        self._requests = 0
+        self._launches = 0
 
-    def ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> Child:
-        """Send a request and wait until it is done, one at a time; return the helper process.
-        Raises LaunchError."""
-        with self._lock:
-            child = self._started()
-            self._requests += 1
-            number = self._requests
+    def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
+        """A fit with only the variables set in this process: each host fits the launch itself."""
+        return Fit("", n, changed(), ())
+
+    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
+        """Start a run on all hosts, one at a time; return its events. Raises LaunchError."""
+        modules = Path(request.program).parent.iterdir() if request.program else ()
+        program = {file.name: file.read_bytes() for file in modules}
+        reader, writer = channel.pair()
+        with self._lock, writer, in_memory(pickle.dumps((request, fit.env, program))) as file:
             try:
-                child.send({**request, "id": number}, *files)
-                self._wait(child, number, waiting)
-            except OSError:  # it has just ended
-                raise LaunchError(why_ended(child)) from None
-            except KeyboardInterrupt:
-                self.send({"do": "abandon", "id": number})
+                child = self._launch(waiting, writer.fileno(), parcel, file)
+            except BaseException:
+                reader.close()
                 raise
-            return child
+        return Feed(reader, child, functools.partial(why_ended, child))
+
+    def _launch(self, waiting: OnWait, *files: int) -> Child:
+        """Request a launch and wait until it is done; return the helper process."""
+        child = self._started()
+        self._launches += 1
+        number = self._launches
+        try:
+            child.send({"do": "launch", "id": number}, *files)
+            self._wait(child, number, waiting)
+        except OSError:  # it has just ended
+            raise LaunchError(why_ended(child)) from None
+        except KeyboardInterrupt:
+            self._tell({"do": "abandon", "id": number})
+            raise
+        return child
 
     def _started(self) -> Child:
         if self._child is None or not self._child.alive:
@@ -93,13 +104,13 @@ class Cluster:
         return self._child
 
     def _wait(self, child: Child, number: int, waiting: OnWait) -> None:
-        """Wait until the request is done. Raises LaunchError if it is refused."""
+        """Wait until the launch is done. Raises LaunchError if it is refused."""
         message, since = "starting the process that connects to Ray …", time.monotonic()
         while True:
             reply = child.receive(lambda: waiting(time.monotonic() - since, message))  # noqa: B023
             if reply is None:
                 raise LaunchError(why_ended(child))
-            if reply["id"] != number:  # to an abandoned request
+            if reply["id"] != number:  # to an abandoned launch
                 continue
             if "refused" in reply:
                 if reply.get("spent"):  # cannot connect again: the next launch starts a new one
@@ -110,7 +121,24 @@ class Cluster:
             if reply["waiting"] != message:
                 message, since = reply["waiting"], time.monotonic()
 
-    def send(self, request: Mapping[str, Any]) -> None:
+    def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
+        """Send a signal to processes, also stopped ones, given by the names of their hosts."""
+        pid_lists = {host: list(numbers) for host, numbers in pids.items()}
+        self._tell({"do": "signal", "run": run, "pids": pid_lists, "number": number})
+
+    def end(self, run: str) -> None:
+        """Tell the live ranks of this run, on all hosts, that no more programs will follow."""
+        self._tell({"do": "end", "run": run})
+
+    def kill(self, run: str) -> None:
+        """Kill every process of the run, on all hosts."""
+        self._tell({"do": "kill", "run": run})
+
+    def ask(self, run: str) -> None:
+        """Ask the ranks on all hosts for their stacks."""
+        self._tell({"do": "ask", "run": run})
+
+    def _tell(self, request: Mapping[str, Any]) -> None:
         """Send the helper process a request without a reply; do nothing if it has ended."""
         child = self._child  # another thread may close it concurrently
         if child is not None:
@@ -130,52 +158,6 @@ def why_ended(child: Child) -> str:
     if not child.ended_within(1.0):
         return ""
     return faults.client_ended(child.process.returncode, child.last_output())
-
-
-class RayEngine:
-    """A cluster with the options of one launch: the number of hosts and slices (None for all that
-    the cluster has), and how long to wait for free hosts, in seconds."""
-
-    here = False
-
-    def __init__(self, cluster: Cluster, options: Mapping[str, Any]) -> None:
-        self._cluster = cluster
-        self._options = options
-
-    def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
-        """A fit with only the variables set in this process: each host fits the launch itself."""
-        return Fit("", n, changed(), ())
-
-    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
-        """Start a run on all hosts; return its events. Raises LaunchError."""
-        modules = Path(request.program).parent.iterdir() if request.program else ()
-        program = {file.name: file.read_bytes() for file in modules}
-        reader, writer = channel.pair()
-        with writer, in_memory(pickle.dumps((request, fit.env, program))) as file:
-            files = (writer.fileno(), parcel, file)
-            try:
-                child = self._cluster.ask({"do": "launch", **self._options}, files, waiting)
-            except BaseException:
-                reader.close()
-                raise
-        return Feed(reader, child, functools.partial(why_ended, child))
-
-    def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
-        """Send a signal to processes, also stopped ones, given by the names of their hosts."""
-        pid_lists = {host: list(numbers) for host, numbers in pids.items()}
-        self._cluster.send({"do": "signal", "run": run, "pids": pid_lists, "number": number})
-
-    def end(self, run: str) -> None:
-        """Tell the live ranks of this run, on all hosts, that no more programs will follow."""
-        self._cluster.send({"do": "end", "run": run})
-
-    def kill(self, run: str) -> None:
-        """Kill every process of the run, on all hosts."""
-        self._cluster.send({"do": "kill", "run": run})
-
-    def ask(self, run: str) -> None:
-        """Ask the ranks on all hosts for their stacks."""
-        self._cluster.send({"do": "ask", "run": run})
 
 
 #: Variables that describe a machine, by prefix, and its paths, by name; importing torch_xla sets

@@ -173,7 +173,6 @@ class Wish:
     """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: it
     wants no TPU."""
 
-    id: int
     hosts: int | None
     slices: int | None
     wait: float
