@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -30,7 +29,7 @@ _END_TIMEOUT = 5.0  # seconds to receive the end of live ranks' job: the server 
 
 
 class LiveFeed(Feed):
-    """The events of a job. The deaths of its live ranks are passed on to their programs."""
+    """The events of a job; the live ranks' programs look here for its start and their deaths."""
 
     #: The start of the job, once known; `ranks` are the ranks by number.
     began: events.JobStarted | None = None
@@ -38,76 +37,48 @@ class LiveFeed(Feed):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self.ranks: dict[int, events.RankStarted] = {}
-        self._deaths: list[events.ProcessDied] = []
-        self._programs: list[ProgramFeed] = []
-        self._lock = threading.Lock()
+        self.deaths: list[events.ProcessDied] = []
 
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
         for event in super().wait(seconds):
-            with self._lock:
-                self._handle(event)
+            if isinstance(event, events.JobStarted):
+                self.began = event
+            elif isinstance(event, events.RankStarted):
+                self.ranks[event.rank] = event
+            elif isinstance(event, events.ProcessDied):
+                self.deaths.append(event)
             yield event
-
-    def _handle(self, event: events.Event | None) -> None:
-        if isinstance(event, events.JobStarted):
-            self.began = event
-        elif isinstance(event, events.RankStarted):
-            self.ranks[event.rank] = event
-        elif isinstance(event, events.ProcessDied):
-            self._deaths.append(event)
-            for program in self._programs:
-                program.tell_death(event)
-        elif event is None or isinstance(event, events.JobEnded):
-            for program in self._programs:
-                program.give_up()
-
-    def add(self, program: ProgramFeed) -> None:
-        """Pass deaths of its ranks, past and future, on to a program."""
-        with self._lock:
-            for death in self._deaths:
-                program.tell_death(death)
-            if self.is_over:
-                program.give_up()
-            self._programs.append(program)
-
-    def remove(self, program: ProgramFeed) -> None:
-        with self._lock:
-            if program in self._programs:
-                self._programs.remove(program)
 
 
 class ProgramFeed(Feed):
-    """The events of one program, which ends once the `ranks` that run it have left it."""
+    """The events of one program, which ends once the `ranks` that run it have left it, or died."""
 
     def __init__(self, child: Child, live: LiveRanks, ranks: Iterable[events.RankStarted]) -> None:
         reader, self.theirs = channel.pair()
         super().__init__(reader, child, live.why_ended)
         self._live, self._pids = live, {event.rank: event.pid for event in ranks}
 
-    def tell_death(self, event: events.ProcessDied) -> None:
-        if event.pid in self._pids.values():
-            Sender(self.theirs).send(event)
-
-    def give_up(self) -> None:
-        """Expect no more events: no rank is left."""
-        self.theirs.close()
-
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
+        if self._live.feed.is_over:  # no rank is left, so only what they have sent remains
+            self.theirs.close()
+        deaths = [*self._live.feed.deaths]  # before the look: what the dead had sent comes first
         for event in super().wait(seconds):
             if isinstance(event, events.RankLeft):
                 self._pids.pop(event.rank, None)
-                continue
-            if isinstance(event, events.ProcessDied):
-                remaining = {rank: pid for rank, pid in self._pids.items() if pid != event.pid}
-                self._pids = remaining
-            yield event
-        if not self._pids and not self.is_over:
+            elif event is not None:
+                yield event
+        for death in deaths:
+            if death.pid in self._pids.values():
+                self._pids = {rank: pid for rank, pid in self._pids.items() if pid != death.pid}
+                yield death
+        if self.is_over:
+            yield None
+        elif not self._pids:
             end = events.JobEnded(status=0)
             self._note(end)
             yield end
 
     def close(self) -> None:
-        self._live.feed.remove(self)
         self.theirs.close()
         super().close()
 
@@ -138,10 +109,8 @@ class LiveRanks:
         try:
             started = replace(began, ranks=len(ranks), live=ranks, at=time.time())
             Sender(program.theirs).send(started)
-            with program.theirs.dup() as writer:  # the ranks may end concurrently
-                self.feed.add(program)
-                for number in sorted(self._lines, key=turn.is_for):  # first those not running it
-                    self._send_files(number, writer.fileno(), parcel, order)
+            for number in sorted(self._lines, key=turn.is_for):  # first those not running it
+                self._send_files(number, program.theirs.fileno(), parcel, order)
         except BaseException:
             program.close()
             raise
