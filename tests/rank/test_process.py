@@ -149,11 +149,10 @@ request = Some(
     magic="",
 )
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
-latch = Some(arrive=lambda: None, wait=lambda: None)
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
 loaded = Loaded(request, sender, namespace, table)
 process.inherit(process.Inherited(
-    loaded, HostGroup(2, 1), SharedLock(), Runtime(), Crashes(1), latch=latch
+    loaded, HostGroup(2, 1), SharedLock(), Runtime(), Crashes(1)
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]

@@ -1,169 +1,21 @@
 """Rank processes as their job sees them: one rank per process, and every death is reported."""
 
-import os
-import select
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
-from xla_nb.runtimes import forking
-from xla_nb.runtimes.forking import Latch, Lifecycle
-
-
-@pytest.fixture
-def fork():
-    """fork(work) runs a function in a child process; all children are killed at the end."""
-    children = []
-
-    def fork(work):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                work()
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-        return child
-
-    yield fork
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-def test_started_processes_are_killed_if_the_next_one_cannot_be_started(monkeypatch):
-    latch = Latch()
-    ranks = forking.RankContext(2, Lifecycle(None, None, latch, print))
-    first, second = (ranks.Process(target=time.sleep, args=(60,)) for _ in range(2))
-    first.start()
-    with monkeypatch.context() as full:
-        full.setattr(os, "pidfd_open", lambda pid: os.open("/", os.O_WRONLY))  # raises OSError
-        with pytest.raises(OSError, match="directory"):
-            second.start()
-    for process in (first, second):
-        process.join(10)
-        assert process.exitcode == -signal.SIGKILL
-    latch.arrive()
-    latch.wait()
-    os.close(latch._reader)
-
-
-class Gate:
-    """A gate that one process opens for good and others wait for."""
-
-    def __init__(self):
-        self._reader, self._writer = os.pipe()
-
-    def open(self):
-        os.write(self._writer, b"x")
-
-    def is_open(self, within):
-        return bool(select.select([self._reader], [], [], within)[0])
-
-    def close(self):
-        os.close(self._reader)
-        os.close(self._writer)
-
-
-@pytest.fixture
-def gate():
-    gates = []
-
-    def gate():
-        gates.append(Gate())
-        return gates[-1]
-
-    yield gate
-    for each in gates:
-        each.close()
-
-
-@pytest.fixture
-def latch():
-    latch = Latch()
-    yield latch
-    os.close(latch._reader)
-
-
-def waits(latch, opened):
-    """The work of a process that arrives and waits for the others."""
-
-    def work():
-        latch.arrive()
-        latch.wait()
-        opened.open()
-
-    return work
-
-
-def arrives(latch, go, here):
-    """The work of a process that arrives when the gate `go` opens, then stays alive."""
-
-    def work():
-        here.open()
-        go.is_open(None)
-        latch.arrive()
-        signal.pause()
-
-    return work
-
-
-def test_latch_opens_when_every_process_has_arrived(fork, gate, latch):
-    opened, first, second, here = gate(), gate(), gate(), gate()
-    for go in (first, second):
-        fork(arrives(latch, go, here))
-    fork(waits(latch, opened))
-    latch.arrive()
-    first.open()
-    assert not opened.is_open(within=0.1)
-    second.open()
-    assert opened.is_open(within=10)
-
-
-def test_latch_waits_for_the_process_that_made_it(fork, gate, latch):
-    opened = gate()
-    fork(waits(latch, opened))
-    assert not opened.is_open(within=0.1)
-    latch.arrive()
-    assert opened.is_open(within=10)
-
-
-def test_latch_does_not_wait_for_a_dead_process(fork, gate, latch):
-    opened, never, here = gate(), gate(), gate()
-    child = fork(arrives(latch, never, here))
-    fork(waits(latch, opened))
-    latch.arrive()
-    assert here.is_open(within=10)
-    assert not opened.is_open(within=0.1)
-    os.kill(child, signal.SIGKILL)
-    assert opened.is_open(within=10)
-
-
-def test_open_latch_never_blocks(latch):
-    latch.arrive()
-    latch.wait()
-    latch.wait()
-
-
-# ---------------------------------------------------------------- context
-
 SCRIPT = """
-import concurrent.futures, os, queue, signal, threading
-from xla_nb.runtimes.forking import Latch, Lifecycle, RankContext
+import os, queue, select, signal, threading, time
+from xla_nb.runtimes.forking import Lifecycle, fork, fork_ranks
 
-reports, latch = queue.Queue(), Latch()
-context = RankContext({count}, Lifecycle(None, None, latch, reports.put))
+reports = queue.Queue()
 go_reader, go_writer = os.pipe()  # closing it releases all processes that read it
 
-def arrive():
+def wait():
     os.close(go_writer)
-    latch.arrive()
+    os.read(go_reader, 1)
 
 def deaths(count):
     statuses = {{}}
@@ -173,20 +25,19 @@ def deaths(count):
         statuses[died.pid] = died.status
     return statuses
 
-def pool():
-    return concurrent.futures.ProcessPoolExecutor({count}, mp_context=context)
-
-def watched():
-    return [thread for thread in threading.enumerate() if thread.name == "xla_nb-watch"]
+def in_background(*args, **options):
+    thread = threading.Thread(target=fork, args=args, kwargs=options)
+    thread.start()
+    return thread
 
 {work}
 print("fine", flush=True)
 """
 
 
-def in_a_process(work, count):
+def in_a_process(work):
     """Run lines in a separate interpreter, so that the forking process has one thread."""
-    script = SCRIPT.format(work=textwrap.dedent(work), count=count)
+    script = SCRIPT.format(work=textwrap.dedent(work))
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
@@ -196,180 +47,127 @@ def in_a_process(work, count):
 def test_each_death_is_reported_with_its_status_or_signal():
     in_a_process(
         """
-        def end(how):
-            arrive()
+        hows = [3, 0, -signal.SIGKILL, -signal.SIGSEGV]
+        def end(number):
+            how = hows[number]
             if how < 0:
                 os.kill(os.getpid(), -how)
             os._exit(how)
-        statuses = [3, 0, -signal.SIGKILL, -signal.SIGSEGV]
-        processes = [context.Process(target=end, args=(status,)) for status in statuses]
-        for process in processes:
-            process.start()
-        pids = [process.pid for process in processes]
-        assert deaths(4) == dict(zip(pids, statuses)), pids
-        for thread in watched():
-            thread.join(20)
+        fork(4, end, reports.put)
+        assert sorted(deaths(4).values()) == sorted(hows)
         assert reports.empty()
-        """,
-        count=4,
+        """
     )
 
 
 def test_death_is_reported_while_others_live():
     in_a_process(
         """
-        def end(how):
-            arrive()
-            os.read(go_reader, 1)
-        processes = [context.Process(target=end, args=(n,)) for n in range(2)]
-        for process in processes:
-            process.start()
-        os.kill(processes[1].pid, signal.SIGTERM)
-        assert deaths(1) == {processes[1].pid: -signal.SIGTERM}
-        assert processes[0].is_alive()
+        def end(number):
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            wait()
+        forking = in_background(2, end, reports.put)
+        assert list(deaths(1).values()) == [-signal.SIGTERM]
+        assert forking.is_alive() and reports.empty()
         os.close(go_writer)
-        assert deaths(1) == {processes[0].pid: 0}
-        """,
-        count=2,
+        assert list(deaths(1).values()) == [0]
+        forking.join(20)
+        """
     )
 
 
-def test_death_of_a_reaped_process_is_reported():
+def test_death_before_all_have_started_is_reported():
     in_a_process(
         """
-        def end(how):
-            arrive()
-            os._exit(how)
-        first = context.Process(target=end, args=(5,))
-        first.start()
-        first.join()  # the watch begins with the second
-        second = context.Process(target=end, args=(6,))
-        second.start()
-        assert deaths(2) == {first.pid: 5, second.pid: 6}
-        """,
-        count=2,
+        fork(20, lambda number: os._exit(number), reports.put)
+        assert sorted(deaths(20).values()) == list(range(20))
+        """
     )
 
 
-def test_status_about_to_be_stored_by_another_thread_is_waited_for():
-    """The pool's thread reaps a process in one step and stores its status in the next."""
-
-    class Reaped:
-        pid = 12
-        statuses = iter([None, None, -9, -9])
-        exitcode = property(lambda self: next(self.statuses))
-
-    told = []
-    forking.RankContext(1, Lifecycle(None, None, None, told.append))._died(Reaped())
-    assert [death.status for death in told] == [-9]
-
-
-def test_finish_waits_until_every_death_is_reported():
+def test_started_processes_are_killed_if_the_next_one_cannot_be_started():
     in_a_process(
         """
-        def end():
-            arrive()
-            os.read(go_reader, 1)
-        process = context.Process(target=end)
-        context.finish()  # nothing has started
-        process.start()
-        os.close(go_writer)
-        context.finish()
-        assert reports.get_nowait().status == 0
-        """,
-        count=1,
-    )
-
-
-def test_job_arrives_when_the_last_process_has_started():
-    in_a_process(
-        """
-        import select
-        is_open = lambda: bool(select.select([latch._reader], [], [], 0)[0])
-        def end():
-            arrive()
-            latch.wait()
-        processes = [context.Process(target=end) for _ in range(2)]
-        processes[0].start()
-        assert not watched()
-        assert not is_open() and processes[0].is_alive()
-        processes[1].start()
-        latch.wait()
-        assert set(deaths(2).values()) == {0}
-        """,
-        count=2,
-    )
-
-
-def test_terminate_does_nothing():
-    in_a_process(
-        """
-        def end():
-            arrive()
-            os.read(go_reader, 1)
-        process = context.Process(target=end)
-        process.start()
-        process.terminate()
-        os.close(go_writer)
-        assert deaths(1) == {process.pid: 0}
-        """,
-        count=1,
-    )
-
-
-def test_queue_item_that_ends_a_pools_process_is_delivered():
-    in_a_process(
-        """
-        def end(calls):
-            arrive()
-            assert calls.get() is None
-        process = context.Process(target=end, args=(context.Queue(1),))
-        process.start()
-        process.terminate()
-        assert deaths(1) == {process.pid: 0}
-        """,
-        count=1,
-    )
-
-
-def test_processes_of_a_broken_pool_finish_their_work():
-    in_a_process(
-        """
-        def work(n):
-            arrive()
-            latch.wait()
-            if n == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            os.read(go_reader, 1)
-            os.write(1, b"finished\\n")
-        workers = pool()
-        futures = [workers.submit(work, n) for n in range(2)]
+        opened, pids = [], []
+        open_pidfd = os.pidfd_open
+        def full(pid):
+            pids.append(pid)
+            if len(pids) == 2:
+                raise OSError("Too many open files")
+            return open_pidfd(pid)
+        os.pidfd_open = full
         try:
-            futures[1].result(20)
-        except concurrent.futures.process.BrokenProcessPool:
-            pass  # raised at once; the other process is still running
-        assert set(deaths(1).values()) == {-signal.SIGKILL}
-        assert reports.empty()
-        os.close(go_writer)
-        assert set(deaths(1).values()) <= {0, 1}  # 1: its pool is gone when it answers
-        workers.shutdown()
-        """,
-        count=2,
+            fork(3, lambda number: time.sleep(60), reports.put)
+        except OSError as problem:
+            assert "Too many" in str(problem)
+        assert len(pids) == 2
+        for pid in pids:
+            try:
+                os.kill(pid, 0)
+                raise AssertionError("it lives")
+            except ProcessLookupError:
+                pass
+        """
     )
 
 
-def test_each_task_of_a_pool_has_a_process_whose_end_is_reported():
+STAY = """
+        said_reader, said_writer = os.pipe()
+        def said(seconds):
+            ready, _, _ = select.select([said_reader], [], [], seconds)
+            return sorted(os.read(said_reader, 100).decode()) if ready else []
+        stay_reader, stay_writer = os.pipe()
+        def linger():
+            os.close(stay_writer)
+            os.read(stay_reader, 1)
+            os._exit(0)
+        def run(number):
+            os.close(go_writer)
+            if number == 0:
+                {first}
+            else:
+                os.write(said_writer, b"b")
+                os.read(go_reader, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        ("os.write(said_writer, b'a')", 0),
+        ("os.write(said_writer, b'a'), os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("os.fork() or linger(), os.write(said_writer, b'a')", 0),
+    ],
+)
+def test_process_stays_until_all_have_run_or_died(first, status):
+    in_a_process(
+        STAY.format(first=first)
+        + f"""
+        forking = in_background(2, run, reports.put, stay=True)
+        heard = []
+        while len(heard) < 2:
+            heard += said(20)
+        time.sleep(0.2)
+        assert reports.empty() == {status == 0}
+        os.close(go_writer)
+        assert sorted(deaths(2).values()) == [{status}, 0]
+        """
+    )
+
+
+def test_process_leaves_at_once_if_it_is_not_to_stay():
     in_a_process(
         """
-        def work():
-            arrive()
-            latch.wait()
-            return os.getpid()
-        with pool() as workers:
-            pids = {future.result(20) for future in [workers.submit(work) for _ in range(3)]}
-        assert deaths(3) == dict.fromkeys(pids, 0), pids
-        """,
-        count=3,
+        def run(number):
+            if number:
+                wait()
+        forking = in_background(2, run, reports.put)
+        assert list(deaths(1).values()) == [0]
+        assert forking.is_alive()
+        os.close(go_writer)
+        assert list(deaths(1).values()) == [0]
+        """
     )
 
 
@@ -388,27 +186,23 @@ def test_process_runs_its_own_exit_handlers_but_not_inherited_ones():
         forget_exit_handlers()
         atexit.register(say, "of the program.")
 
-        def end():
-            arrive()
+        def end(number):
             made.append(Thing())
             weakref.finalize(made[0], say, "finalized ")
             threading._register_atexit(say, "not called ")
             threading._register_atexit(lambda: 1 / 0)
             threading._register_atexit(say, "for threads ")
-        process = context.Process(target=end)
-        process.start()
-        assert deaths(1) == {process.pid: 0}
+        fork(1, end, reports.put)
+        assert list(deaths(1).values()) == [0]
         said = os.read(said_reader, 1000).decode()
         assert said == "for threads finalized of the program.", said
-        """,
-        count=1,
+        """
     )
 
 
-# ---------------------------------------------------------------- without a pool
+# ---------------------------------------------------------------- ranks
 
 FORK = """
-        from xla_nb.runtimes.forking import Lifecycle, fork_ranks
         reader, writer = os.pipe()
         def write(text):
             os.write(writer, text.encode() + b"\\n")
@@ -425,16 +219,14 @@ def test_ranks_are_numbered_from_the_first_rank_of_the_host(first):
         FORK
         + f"""
         def enter(local_rank, processes):
-            latch.arrive()
             write(f"process {{local_rank}} of {{processes}}")
         def main(rank):
             write(f"rank {{rank}}")
-        fork_ranks(2, Lifecycle(enter, main, latch, reports.put), {first})
+        fork_ranks(2, Lifecycle(enter, main, reports.put), {first})
         ranks = ["rank {first}", "rank {first + 1}"]
         assert lines() == ["process 0 of 2", "process 1 of 2", *ranks]
         assert list(deaths(2).values()) == [0, 0]
-        """,
-        count=2,
+        """
     )
 
 
@@ -443,14 +235,12 @@ def test_process_that_fails_to_enter_does_not_block_the_ranks():
         FORK
         + """
         def enter(local_rank, processes):
-            latch.arrive()
             if local_rank == 0:
                 raise RuntimeError("no device")
         def main(rank):
             write(f"rank {rank}")
-        fork_ranks(2, Lifecycle(enter, main, latch, reports.put), 4)
+        fork_ranks(2, Lifecycle(enter, main, reports.put), 4)
         assert lines() == ["rank 5"]
         assert sorted(deaths(2).values()) == [0, 1]
-        """,
-        count=2,
+        """
     )

@@ -15,6 +15,7 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -83,7 +84,8 @@ own_way_in = pjrt.initialize_multiprocess
 
 def enter(local_rank: int, processes: int) -> None:
     """Start a rank as a run does: its function runs in the main thread, which gets signals."""
-    xla._run_single_devices_in_the_main_thread()
+    pools = SimpleNamespace(ThreadPoolExecutor=xla._device_pool)
+    pjrt.concurrent = SimpleNamespace(futures=pools)
     own_way_in(local_rank, processes)
 
 

@@ -15,7 +15,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import connection, util
 from pathlib import Path
 from typing import Any
@@ -200,13 +199,10 @@ def _run_ranks(
 
     entries.allow_launches()
     try:
-        prepared.start(Lifecycle(enter, main, inherited.latch, report_death))
-    except BrokenProcessPool:
-        pass  # each death has been reported as an event
-    except Exception as error:  # a rank that could not join has reported it
-        # An error raised in a rank has a _RemoteTraceback as its cause.
-        if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
-            raise _shortage(f"Cannot start {prepared.ranks} ranks", error) from error
+        prepared.start(Lifecycle(enter, main, report_death))
+    except OSError as error:
+        raise _shortage(f"Cannot start {prepared.ranks} ranks", error) from error
+    except Exception as error:
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     crashes.close()

@@ -38,7 +38,6 @@ from xla_nb.rank.preview import numbers, preview
 from xla_nb.rank.program import Loaded, OnRank, digest, keep
 from xla_nb.record.output import capture, flush, mend
 from xla_nb.runtimes import Prepared, RankInfo
-from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.stopwatch import Stopwatch
 
@@ -59,7 +58,6 @@ class Inherited:
     runtime: Prepared
     crashes: Crashes
     control: socket.socket | None = None
-    latch: Latch = field(default_factory=Latch)
     random: Any = field(default_factory=random.getstate)
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
@@ -100,14 +98,12 @@ def enter(local_rank: int, processes: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the only generator that Python reseeds after a fork
-    job.latch.arrive()
     _renew_thread_pool()
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, rank, error, _consequence(job, error)))
-        job.latch.wait()
-        raise
+        sys.exit(1)
 
 
 def _captured(job: Inherited, rank: int, processes: int) -> range:
@@ -185,7 +181,6 @@ def main(rank: int) -> None:
             _run_live_rank(job, job.control, rank)
     finally:
         flush()
-        job.latch.wait()
 
 
 def _run_live_rank(job: Inherited, control: socket.socket, rank: int) -> None:

@@ -7,117 +7,31 @@ reports only "broken pool". Here a death is an event, and the other ranks keep t
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
-import select
-import signal
-import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import context, queues
-from typing import Any
+from multiprocessing import connection, context
 
 from xla_nb.memory import OutOfMemory
 from xla_nb.messages.events import ProcessDied
 
 
-class Latch:
-    """Opens when every process forked with it has arrived or died.
-
-    torch_xla's pool hands an idle worker the next waiting task, so a rank that returned before the
-    last process had begun would run that process's rank as well.
-    """
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-
-    def arrive(self) -> None:
-        """Called once in each process, including the one that created the latch."""
-        os.close(self._writer)
-
-    def wait(self) -> None:
-        os.read(self._reader, 1)  # end of file when no process holds the writing end
-
-
 @dataclass(frozen=True)
 class Lifecycle:
-    """The functions that a rank process runs: `enter(local_rank, processes)`, then `main(rank)` for
-    each of its ranks. `latch` opens when all have entered; `report` is called with each death."""
+    """The functions that a rank process runs: `enter(local_rank, processes)`, which ends it if that
+    fails, then `main(rank)` for each of its ranks. `report` is called with each death."""
 
     enter: Callable[[int, int], None]
     main: Callable[[int], None]
-    latch: Latch
     report: Callable[[ProcessDied], None]
 
 
-class RankContext(context.ForkContext):
-    """A fork context that watches its processes once `count` of them are running."""
-
-    def __init__(self, count: int, life: Lifecycle) -> None:
-        super().__init__()
-        self._count = count
-        self._life = life
-        self._started: dict[int, Any] = {}  # by pidfd
-        self._memory = OutOfMemory()
-        self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
-
-    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        return _RankProcess(self, *args, **kwargs)
-
-    def started(self, process: Any) -> None:
-        """Called after each fork; the watching thread starts after the last one."""
-        # Now: at its next start, multiprocessing reaps processes that have died.
-        self._started[os.pidfd_open(process.pid)] = process
-        if len(self._started) == self._count:
-            self._life.latch.arrive()
-            self._watcher.start()
-
-    def give_up(self) -> None:
-        """Kill the processes that are already running: another could not be started, and they would
-        wait for it."""
-        for fd, process in self._started.items():
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            os.close(fd)
-        self._started.clear()
-
-    def finish(self) -> None:
-        """Wait until every death has been reported; call after the pool has shut down."""
-        if self._watcher.ident is not None:
-            self._watcher.join()
-
-    def _watch(self) -> None:
-        poll = select.poll()
-        alive = self._started
-        for fd in alive:
-            poll.register(fd, select.POLLIN)
-        while alive:
-            for fd, _ in poll.poll():
-                poll.unregister(fd)
-                os.close(fd)
-                self._died(alive.pop(fd))
-
-    def _died(self, process: Any) -> None:
-        # Another thread may have reaped it and not yet stored its status.
-        deadline = time.monotonic() + 1
-        while (status := process.exitcode) is None and time.monotonic() < deadline:
-            time.sleep(0.001)
-        if status is not None:
-            lack = self._memory.limit(status)
-            self._life.report(ProcessDied(pid=process.pid, status=status, lack=lack))
-
-
 class _RankProcess(context.ForkProcess):
-    def __init__(self, ranks: RankContext, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._ranks = ranks
-        argument, *_ = kwargs.get("args") or [None]
-        self._queue: Any = argument if isinstance(argument, queues.Queue) else None  # in a pool
-
     def run(self) -> None:
         atexit._clear = _original_clear
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
@@ -128,26 +42,11 @@ class _RankProcess(context.ForkProcess):
             _shut_down()
 
     def start(self) -> None:
+        atexit._clear = _keep  # Python 3.13 would drop the job's exit handlers in the rank
         try:
-            atexit._clear = _keep  # Python 3.13 would drop the job's exit handlers in the rank
-            try:
-                super().start()
-            finally:
-                atexit._clear = _original_clear
-            self._ranks.started(self)
-        except OSError:
-            if self.pid is not None:
-                self.kill()
-            self._ranks.give_up()
-            raise
-
-    def terminate(self) -> None:
-        """Ask a pool's process to end after its rank. From Python 3.13 on, a broken pool would
-        otherwise terminate healthy ranks before they can report where they are."""
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            queue._sem.acquire(block=False)  # the process releases it, as for any item
-            queue._writer.send(None)
+            super().start()
+        finally:
+            atexit._clear = _original_clear
 
 
 _original_clear = atexit._clear
@@ -179,24 +78,64 @@ def _shut_down() -> None:
     atexit._run_exitfuncs()
 
 
-def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
-    """Fork `count` processes with one rank each, from `first` on, and wait until all have ended.
+def fork(
+    count: int,
+    run: Callable[[int], object],
+    report: Callable[[ProcessDied], None],
+    *,
+    stay: bool = False,
+) -> None:
+    """Fork `count` processes, which call `run` with their number; return when all have ended, each
+    death having been reported.
 
-    A process ends with its rank, so the others see a rank leave when its connections close.
-    torch_xla's pool keeps each process until the last rank is done.
+    stay: each stays until all have run, or died; otherwise the others see it leave when its
+    connections close. Raises OSError if one cannot be started, and kills those already running,
+    which would wait for it.
     """
-    ranks = RankContext(count, life)
+    reader, writer = os.pipe()
+    running = os.memfd_create("xla_nb-running", os.MFD_CLOEXEC)
+
+    def work(number: int) -> None:
+        # Such a lock is its process's alone (fcntl(2)): it ends with it, and no child inherits it.
+        fcntl.lockf(running, fcntl.LOCK_SH)
+        os.close(writer)
+        run(number)
+        fcntl.lockf(running, fcntl.LOCK_UN)
+        if stay:
+            os.read(reader, 1)  # end of file: no process has still to begin
+            fcntl.lockf(running, fcntl.LOCK_EX)
+            fcntl.lockf(running, fcntl.LOCK_UN)
+
+    memory = OutOfMemory()
+    processes = [_RankProcess(target=work, args=(number,)) for number in range(count)]
+    alive: dict[int, _RankProcess] = {}  # by pidfd
+    try:
+        for process in processes:
+            process.start()
+            # Now: at its next start, multiprocessing reaps processes that have died.
+            alive[os.pidfd_open(process.ident or 0)] = process
+    except OSError:
+        for process in processes:
+            if process.ident is not None:
+                process.kill()
+                process.join()
+        raise
+    os.close(writer)
+    while alive:
+        for fd in alive.keys() & connection.wait([*alive]):
+            process = alive.pop(fd)
+            os.close(fd)
+            process.join()
+            status = process.exitcode or 0
+            lack = memory.limit(status)
+            report(ProcessDied(pid=process.ident or 0, status=status, lack=lack))
+
+
+def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
+    """Fork `count` processes with one rank each, from `first` on, and wait until all have ended."""
 
     def run_rank(local_rank: int) -> None:
-        try:
-            life.enter(local_rank, count)
-        except BaseException:  # already reported by `enter`
-            sys.exit(1)
+        life.enter(local_rank, count)
         life.main(first + local_rank)
 
-    processes = [ranks.Process(target=run_rank, args=(index,)) for index in range(count)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    ranks.finish()
+    fork(count, run_rank, life.report)

@@ -25,7 +25,7 @@ from xla_nb.wording import several
 LOOPBACK = "127.0.0.1"
 
 #: Heartbeat timeout in seconds, 31 years: JAX aborts all ranks when one that has left becomes
-#: "unhealthy". The job notices dead processes itself (forking.RankContext).
+#: "unhealthy". The job notices dead processes itself (forking.fork).
 NEVER = 10**9
 
 #: Seconds that a rank waits for the others to join before JAX aborts it: longer than any job waits

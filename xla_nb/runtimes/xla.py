@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import decimal
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from xla_nb.messages.events import ProcessDied
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes import Counts, Machine, Plan, Prepared, RankInfo
-from xla_nb.runtimes.forking import Lifecycle, RankContext
+from xla_nb.runtimes.forking import Lifecycle, fork
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
 from xla_nb.stopwatch import Wait
 from xla_nb.topology import tpu_types
@@ -71,12 +74,10 @@ def set_up(order: Order) -> None:
 
 def prepare(order: Order) -> Chips:
     """Set up this process so that `xmp.spawn` starts the ranks of the order."""
-    import torch
     from torch_xla._internal import pjrt
 
-    originals = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
     if order.device == "TPU":
-        return Chips(*_count_chips(), *originals)
+        return Chips(*_count_chips(), pjrt.initialize_multiprocess)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
@@ -90,7 +91,7 @@ def prepare(order: Order) -> Chips:
             serves=group.index == 0,
         )
     )
-    return SimulatedChips(order.ranks, order.ranks, *originals, simulated_host)
+    return SimulatedChips(order.ranks, order.ranks, pjrt.initialize_multiprocess, simulated_host)
 
 
 def _count_chips() -> tuple[int, int]:
@@ -168,28 +169,21 @@ class Chips(OnTorchXla):
 
     processes: int
     ranks: int
-    #: torch_xla's and torch's own functions, which `start` replaces.
-    enter_runtime: Callable[[int, int], None]
-    get_context: Callable[..., Any]
+    enter_runtime: Callable[[int, int], None]  # torch_xla's own, which `start` replaces
 
     def start(self, life: Lifecycle) -> None:
-        import torch
         from torch_xla._internal import pjrt
         from torch_xla.distributed import xla_multiprocessing as xmp
 
-        ranks: Any = RankContext(self.processes, life)
-        torch.multiprocessing.get_context = lambda method=None: ranks
+        pools = SimpleNamespace(
+            ProcessPoolExecutor=functools.partial(_RankPool, life.report),
+            ThreadPoolExecutor=_device_pool,
+        )
+        pjrt.concurrent = SimpleNamespace(futures=pools)
         pjrt.initialize_multiprocess = life.enter
-        try:
-            xmp.spawn(life.main, start_method="fork")
-        finally:
-            ranks.finish()
+        xmp.spawn(life.main, start_method="fork")
 
     def join(self, local_rank: int, processes: int) -> None:
-        import torch
-
-        torch.multiprocessing.get_context = self.get_context
-        _run_single_devices_in_the_main_thread()
         self.enter_runtime(local_rank, processes)
         open_client()
 
@@ -236,28 +230,36 @@ class SimulatedChips(Chips):
         return None
 
 
-def _run_single_devices_in_the_main_thread() -> None:
-    """Replace the thread in which torch_xla runs the entry of a process with one device.
+class _RankPool(contextlib.AbstractContextManager["_RankPool"]):
+    """A stand-in for torch_xla's process pool, in which a death does not end the other ranks."""
+
+    def __init__(
+        self, report: Callable[[ProcessDied], None], max_workers: int, mp_context: object
+    ) -> None:
+        self._report = report
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[[int], object], ranks: range) -> list[dict[int, None]]:
+        fork(len(ranks), function, self._report, stay=True)
+        return [{rank: None} for rank in ranks]
+
+
+def _device_pool(max_workers: int) -> Any:
+    """A stand-in for the thread pool in which torch_xla runs the entry of a process. With one
+    device it is the main thread.
 
     Python delivers signals only to the main thread: only in it does an interrupt end `time.sleep`,
     `queue.get` or `subprocess.run`, and only it may set signal handlers. A process with several
     devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
     """
     import torch
-    from torch_xla._internal import pjrt
 
-    original: Any = pjrt.concurrent
-
-    def pool(max_workers: int) -> Any:
-        if max_workers == 1:
-            return contextlib.nullcontext(_MainThread())
-        return original.futures.ThreadPoolExecutor(
-            max_workers,
-            initializer=go_on_from,
-            initargs=(contextvars.copy_context(), torch.is_grad_enabled()),
-        )
-
-    pjrt.concurrent = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=pool))
+    if max_workers == 1:
+        return contextlib.nullcontext(_MainThread())
+    arguments = contextvars.copy_context(), torch.is_grad_enabled()
+    return ThreadPoolExecutor(max_workers, initializer=go_on_from, initargs=arguments)
 
 
 def go_on_from(context: contextvars.Context, has_grad: bool) -> None:
@@ -271,7 +273,7 @@ def go_on_from(context: contextvars.Context, has_grad: bool) -> None:
 
 
 class _MainThread:
-    """A stand-in for torch_xla's thread pool that runs in the calling thread."""
+    """A stand-in for a thread pool that runs in the calling thread."""
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
         return [function(argument) for argument in arguments]

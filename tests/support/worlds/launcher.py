@@ -23,7 +23,7 @@ from tests.support.worlds import scenarios
 from xla_nb.messages.events import ProcessDied
 from xla_nb.pickling import results
 from xla_nb.runtimes import jax_world
-from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers, fork_ranks
+from xla_nb.runtimes.forking import Lifecycle, forget_exit_handlers, fork_ranks
 
 
 def serve() -> None:
@@ -43,14 +43,12 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     entry = scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)
     world = jax_world.World(coordinator.address, ranks, "cpu", ranks)
-    latch = Latch()
     deaths: dict[int, int] = {}
 
     def enter(rank: int, count: int) -> None:
         signal.alarm(60)  # no test waits forever
         redirect(home, f"{rank}")
         (home / f"{rank}.pid").write_text(str(os.getpid()))
-        latch.arrive()
         began = time.monotonic()
         try:
             jax_world.join(world, rank)
@@ -75,7 +73,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         deaths[death.pid] = death.status
 
     try:
-        fork_ranks(ranks, Lifecycle(enter, main, latch, report))
+        fork_ranks(ranks, Lifecycle(enter, main, report))
     finally:
         coordinator.close()
         (home / "deaths").write_text(json.dumps(deaths))
