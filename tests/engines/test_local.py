@@ -411,3 +411,10 @@ def test_launch_on_the_tpu_is_rejected_while_live_ranks_hold_it(beside):
 @pytest.mark.parametrize("both", [("CPU", "CPU"), ("CPU", "TPU"), ("TPU", "CPU")])
 def test_launches_on_a_simulated_host_share_no_chips(beside, both):
     beside(*both)
+
+
+def test_missing_temporary_folder_is_named_in_the_error(tmp_path, monkeypatch):
+    told = pytest.raises(LaunchError, match=r"cannot write a temporary file: .*gone.*Set TMPDIR")
+    with monkeypatch.context() as patch, told:
+        patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+        local.LocalEngine().warm(())

@@ -14,11 +14,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from xla_nb import linux
 from xla_nb.errors import LaunchError
@@ -47,7 +46,7 @@ class Child:
     """
 
     def __init__(self, module: str, arguments: list[Any], env: Mapping[str, str]) -> None:
-        self._output = _temporary_file()
+        self._output = os.fdopen(os.memfd_create("xla_nb-output", os.MFD_CLOEXEC), "w+b")
         self._control, child_end = channel.pair()
         path = [str(Path(__file__).parents[2]), *_search_path()]
         command = [str(child_end.fileno()), json.dumps(path), module, json.dumps(arguments)]
@@ -194,21 +193,6 @@ class Feed:
 def signal_to(pidfd: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended
         signal.pidfd_send_signal(pidfd, number)
-
-
-def _temporary_file() -> IO[bytes]:
-    try:
-        return tempfile.TemporaryFile()  # closed by close()
-    except OSError as problem:
-        raise LaunchError(no_temporary(problem)) from None
-
-
-def no_temporary(problem: OSError) -> str:
-    """The message if no temporary file can be created."""
-    return (
-        f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
-        "and has free space, and restart the kernel."
-    )
 
 
 def _search_path() -> list[str]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from xla_nb import linux
-from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
+from xla_nb.engines.child import Child, Feed, in_memory
 from xla_nb.engines.live_lines import NO_GROUP, LiveFeed, LiveRanks
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
@@ -160,6 +160,10 @@ class LocalEngine:
 
 
 _SERVER = "the process that starts and ends ranks"
+_NO_TEMPORARY = (
+    "xla_nb cannot write a temporary file: {}. Set TMPDIR to a folder that exists and has free "
+    "space, and restart the kernel."
+)
 _CHIPS_TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
     "cell on them (%%xla), or end them with %xla_shutdown (their variables are lost)."
@@ -177,7 +181,7 @@ class _Server:
         try:  # for files of torch and multiprocessing, which would remain after a kill
             self._folder = tempfile.mkdtemp(prefix="xla_nb-")
         except OSError as problem:
-            raise LaunchError(no_temporary(problem)) from None
+            raise LaunchError(_NO_TEMPORARY.format(problem)) from None
         try:
             arguments = [list(imports), self._folder]
             self.child = Child("xla_nb.engines.forkserver", arguments, _environment())

@@ -101,30 +101,28 @@ class FollowedRun:
 
     async def _make_parts(self, launch: Launch) -> list[Part]:
         """The hosts' parts of the run, in seat order."""
-        group, request, program = self.group, launch.request, launch.program
+        group, address = self.group, None
+        variables: dict[int, Mapping[str, str]] = {}
         if self._live is not None:
             # The notebook gives cells only to living ranks: hosts that are over have none.
             self._seats = [seat for seat in self._live._seats if seat not in self._live._over]
-            return [
-                Part(group.names[seat], request, HostGroup(len(self._seats), index), program)
-                for index, seat in enumerate(self._seats)
-            ]
-        seats = group.seats(launch.wish.slices)
-        self._seats = [group.machines.index(seat.host) for seat in seats]
-        address = None
-        if len(seats) > 1:
-            reference = group.actors[self._seats[0]].hold_port.remote(self.run)
-            address = await asyncio.wait_for(_await(reference), _SILENT)
+        else:
+            seats = group.seats(launch.wish.slices)
+            variables = {group.machines.index(seat.host): seat.variables for seat in seats}
+            self._seats = [*variables]
+            if len(seats) > 1:
+                reference = group.actors[self._seats[0]].hold_port.remote(self.run)
+                address = await asyncio.wait_for(_await(reference), _SILENT)
         return [
             Part(
-                seat.host.name,
-                request,
-                HostGroup(len(seats), index, address),
-                program,
+                group.names[seat],
+                launch.request,
+                HostGroup(len(self._seats), index, address),
+                launch.program,
                 env=launch.env,
-                sets=seat.variables,
+                sets=variables.get(seat, {}),
             )
-            for index, seat in enumerate(seats)
+            for index, seat in enumerate(self._seats)
         ]
 
     async def follow(self) -> None:
