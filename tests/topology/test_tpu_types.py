@@ -44,8 +44,8 @@ def asks_the_metadata_server(accelerator, worker):
 def gets_its_seat(accelerator, worker):
     """A host of the second slice, with its seat's variables and no metadata server."""
     _, _, host, chips = SLICES[accelerator]
-    other = [Host(f"10.1.0.{n}") for n in range(SLICES[accelerator][0])]
-    own = [Host(address) for address in addresses(accelerator)]
+    other = [Host(f"10.1.0.{n}", f"other-{n}") for n in range(SLICES[accelerator][0])]
+    own = [Host(address, address) for address in addresses(accelerator)]
     seat = slices.seats([*other, *own], 2, pod=False)[len(other) + worker]
     return {
         "TPU_SKIP_MDS_QUERY": "1",

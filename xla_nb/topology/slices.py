@@ -35,12 +35,8 @@ class Host:
     queued resources set them, and `name` its name for display."""
 
     address: str
-    name: str = ""
+    name: str
     environ: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def shown(self) -> str:
-        return self.name or self.address
 
 
 @dataclass(frozen=True)
@@ -204,7 +200,7 @@ def _number(host: Host, name: str) -> int | None:
 def _describe(host: Host, *names: str) -> str:
     """`host-1 has NAME=VALUE`."""
     settings = [f"{name}={host.environ[name]}" for name in names if host.environ.get(name)]
-    return f"{host.shown} has {' and '.join(settings)}"
+    return f"{host.name} has {' and '.join(settings)}"
 
 
 def _refuse(reason: str) -> NoReturn:
