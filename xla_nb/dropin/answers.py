@@ -63,10 +63,22 @@ def can_simulate(devices: object) -> bool:
     if settings["n"] or settings["on"] != "local":
         return False
     try:
-        tpu_type = wish()
-        return tpu_type is not None and tpu_types.simulated_ranks(tpu_type, devices) == devices
+        return wish() is not None and available_ranks(devices) == devices
     except UsageError:
         return False
+
+
+def available_ranks(requested: int) -> int:
+    """So many ranks, if a launch on this machine can have them; otherwise all that it has. Raises
+    UsageError if a launch would."""
+    tpu_type = wish()
+    if tpu_type is None:
+        possible = chips.possible_ranks(chips.accelerator_type(os.environ), chips.count_chips())
+        return requested if requested in possible or not possible else possible[-1]
+    try:
+        return tpu_types.simulated_ranks(tpu_type, requested)
+    except UsageError:
+        return tpu_types.simulated_ranks(tpu_type, None)
 
 
 # ---------------------------------------------------------------- what torch_xla answers
@@ -173,7 +185,7 @@ def before_cell(info: Any) -> None:
     for name in _find_variables(info.raw_cell or ""):
         if name not in os.environ:
             os.environ[name] = _VARIABLES[name]
-            _print_once(
+            print_once(
                 f"Set {name}={_VARIABLES[name]} because this cell reads it (Colab and Kaggle "
                 "define it on TPU machines). Ranks do not get it."
             )
@@ -185,14 +197,14 @@ def choose_device() -> None:
         if linux.first_environ().get(_DEVICE) == "TPU":
             return  # set outside the notebook: a launch is refused
         os.environ[_DEVICE] = "CPU"
-        _print_once(
+        print_once(
             "Ignoring PJRT_DEVICE=TPU: this machine has no TPU chips. Launches use a simulated TPU "
             "host."
         )
 
 
 @functools.cache
-def _print_once(text: str) -> None:
+def print_once(text: str) -> None:
     """Print a text once."""
     print(text)
 

@@ -19,7 +19,6 @@ from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import count
 from xla_nb.run.run import Run
-from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed
 
@@ -224,22 +223,10 @@ def _fit_ranks(requested: int | None, name: str) -> int | None:
     has, with a notice once."""
     if requested is None or notebook.settings()["on"] != "local":
         return requested
-    tpu_type = answers.wish()
-    if tpu_type is None:
-        chip_count = chips.count_chips()
-        possible = chips.possible_ranks(chips.accelerator_type(os.environ), chip_count)
-        if requested in possible or not possible:
-            return requested
-        _report_count(name, requested, possible[-1])
-        return None
-    try:
-        return tpu_types.simulated_ranks(tpu_type, requested)
-    except UsageError:
-        _report_count(name, requested, tpu_types.simulated_ranks(tpu_type, None))
-        return None
-
-
-@functools.cache
-def _report_count(name: str, requested: int, available: int) -> None:
-    """Print once that another number of ranks runs."""
-    print(f"{name} asked for {requested} ranks; running the {available} that this host has.")
+    available = answers.available_ranks(requested)
+    if available == requested:
+        return requested
+    answers.print_once(
+        f"{name} asked for {requested} ranks; running the {available} that this host has."
+    )
+    return None
