@@ -119,7 +119,7 @@ def test_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
 @pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
 def test_ranks_are_numbered_host_by_host(index, first):
     hosts = HostGroup(3, index, ("10.0.0.1", 1234))
-    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None, latch=None)
+    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None)
     assert job.first == first
 
 
