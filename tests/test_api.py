@@ -11,6 +11,7 @@ import xla_nb
 from tests.support.kernel import unfolded
 from xla_nb import api
 from xla_nb.errors import LaunchError
+from xla_nb.program.build import Scope
 from xla_nb.record.files import Record
 
 
@@ -310,7 +311,7 @@ def test_options_default_to_the_notebooks_settings(monkeypatch):
         runs_a_script=False,
         settings={"n": 3, "timeout": 60.0, "keep_going": True},
         top_level=None,
-        program=lambda made: made(api.script()),
+        scope=lambda: Scope({}, []),
     )
     monkeypatch.setattr(api.notebook, "current", lambda: here)
     monkeypatch.setattr(api, "run", lambda program, options, *_: options)
@@ -368,7 +369,7 @@ def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
 
 
 def test_a_launch_reports_each_long_wait_with_its_duration(capsys):
-    with api.telling() as on_wait:
+    with api.showing_waits() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
             on_wait(seconds, what)
         on_wait(1.0, "waiting for hosts …")
@@ -376,7 +377,7 @@ def test_a_launch_reports_each_long_wait_with_its_duration(capsys):
 
 
 def test_a_launch_without_waits_prints_nothing(capsys):
-    with api.telling():
+    with api.showing_waits():
         pass
     assert capsys.readouterr().out == ""
 

@@ -28,13 +28,16 @@ class Shell:
         self.shell.input_transformers_cleanup.append(made.transformed)
         self.shell.events.register("pre_run_cell", made.before_cell)
         self.shell.events.register("post_run_cell", made.after_cell)
-        patch.setattr(self.notebook, "program", self._program)
-        patch.setattr(api, "run", lambda program, options, begun: begun(None))
+        patch.setattr(self.notebook, "scope", self._scope)
+        patch.setattr(api, "run", self._run)
 
-    def _program(self, make):
-        self.scopes.append(self.notebook.scope())
-        self.programs.append(make(self.scopes[-1]))
-        return self.programs[-1]
+    def _scope(self):
+        self.scopes.append(self.scope)
+        return self.scopes[-1]
+
+    def _run(self, program, options, begun):
+        self.programs.append(program)
+        begun(None)
 
     def run(self, text):
         """Run a cell that must succeed; return its value."""
@@ -49,7 +52,7 @@ class Shell:
 
     @property
     def scope(self):
-        return self.notebook.scope()
+        return notebook.Notebook.scope(self.notebook)
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_runs_that_a_variable_refers_to_are_kept_and_reported_once(launch, noteb
         held.append(launch("-o next_run"))
         notebook.ok("many_runs.append(next_run); del next_run")
     forget_shown(notebook)
-    notebook.ok("import xla_nb; xla_nb.api._told().clear()")
+    notebook.ok("import xla_nb; xla_nb.api._printed().clear()")
     again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
     assert "keep the files" not in notebook.ok(again).stdout  # because they are small
     assert set(held) <= names(own_home)

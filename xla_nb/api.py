@@ -30,7 +30,6 @@ from xla_nb.rank.entries import refuse_launch
 from xla_nb.record import tidying
 from xla_nb.record.files import Record
 from xla_nb.run import options as run_options
-from xla_nb.run import stacks
 from xla_nb.run.failed import RunFailed
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options, ViewName
@@ -113,19 +112,9 @@ def call(
     if top_level:
         top_level.launches = True
 
-    def make_program(scope: Scope) -> Program:
-        program = build_call(fn, scope, args=values, name="xla_nb_call", drops=drops)
-        return replace(program, label=f"{prefix}{program.label}")
-
-    return run(built(make_program), options, *([top_level.begun] if top_level else []))
-
-
-def built(make: Callable[[Scope], Program]) -> Program:
-    """Build a program from the contents of the notebook, or of a script."""
-    current = notebook.current()
-    if current and not current.runs_a_script:
-        return current.program(make)
-    return make(script())
+    program = build_call(fn, scope(), args=values, name="xla_nb_call", drops=drops)
+    program = replace(program, label=f"{prefix}{program.label}")
+    return run(program, options, *([top_level.begun] if top_level else []))
 
 
 def run(
@@ -137,7 +126,7 @@ def run(
     refuse_launch("xla_nb.spawn")
     with loop.launching() as interrupts:
         try:
-            with telling() as show_wait:
+            with showing_waits() as show_wait:
 
                 def on_wait(seconds: float, message: str) -> None:
                     show_wait(seconds, message)
@@ -269,7 +258,7 @@ def living() -> list[Run]:
 
 
 @functools.cache
-def _told() -> list[str]:
+def _printed() -> list[str]:
     """The notices about records that this process has printed, each once."""
     return []
 
@@ -277,19 +266,20 @@ def _told() -> list[str]:
 def tidy() -> None:
     """Remove the records of old runs. Print once if those still needed exceed the limit."""
     tidying.tidy("parts")  # answers of live ranks, some of which a killed kernel leaves behind
-    result = tidying.tidy()
-    if result.needed_bytes > tidying.NBYTES and not _told():
-        _told().append(
+    needed = tidying.tidy()
+    nbytes = sum(needed.values())
+    if nbytes > tidying.NBYTES and not _printed():
+        _printed().append(
             "Variables or Out of open notebooks keep the files of "
-            f"{several(len(result.needed), 'ended run')} ({size(result.needed_bytes)}, more than "
-            f"{size(tidying.NBYTES)}): {listed(result.needed, most=3)}. `del` those that you no "
-            "longer need (`%reset -f out` for Out)."
+            f"{several(len(needed), 'ended run')} ({size(nbytes)}, more than "
+            f"{size(tidying.NBYTES)}): {listed(needed, most=3)}. `del` those that you no longer "
+            "need (`%reset -f out` for Out)."
         )
-        print(*_told())
+        print(*_printed())
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[OnWait]:
+def showing_waits() -> Iterator[OnWait]:
     """Show what a launch waits for: in a notebook during the wait, elsewhere as lines with the
     seconds that each wait took."""
     durations: dict[str, float] = {}
@@ -318,10 +308,10 @@ def telling() -> Iterator[OnWait]:
             slot.update({}, raw=True)
 
 
-def tell_import(is_importing: Callable[[], bool]) -> None:
+def show_import(is_importing: Callable[[], bool]) -> None:
     """Show that the notebook process is importing torch_xla, for as long as it does."""
     message, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
-    with telling() as show_wait:
+    with showing_waits() as show_wait:
         while is_importing():
             spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
             if not getattr(spec, "_initializing", False):
@@ -337,16 +327,14 @@ def tell_import(is_importing: Callable[[], bool]) -> None:
 
 
 def default_view() -> ViewName:
-    """The default view for the current cell's front end."""
+    """The view in the settings, by default the best for the current cell's front end."""
+    view: ViewName | None = notebook.settings()["view"]
+    if view:
+        return view
     current = notebook.current()
     if current is None or picture.kernel() is None:
         return "text"
     return choose.default(current.parent, current.shell.user_ns)
-
-
-def ask_stacks(run: Run) -> str:
-    """Ask for the current stack of each rank of a run; return lines to print."""
-    return stacks.text(stacks.Inquiry(run).wait())
 
 
 def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
@@ -367,12 +355,15 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     return run
 
 
-def script() -> Scope:
-    """The scope of a plain script: its globals, and its file as one cell.
+def scope() -> Scope:
+    """The contents of the notebook, or of a script: its globals, and its file as one cell.
 
     Raises UsageError in a process that multiprocessing started with "spawn": it has imported the
     script under another name, by which pickles find its functions.
     """
+    current = notebook.current()
+    if current and not current.runs_a_script:
+        return current.scope()
     main = sys.modules["__main__"]
     if vars(main).get("__name__") == "__mp_main__":
         raise UsageError(
@@ -385,4 +376,4 @@ def script() -> Scope:
     if file and Path(file).exists():
         source = "".join(linecache.getlines(file))
         cells.append(Cell(label=file, source=source, filename=file))
-    return Scope(values=vars(main), cells=cells, lost=notebook.told_of_lost())
+    return Scope(values=vars(main), cells=cells, lost=notebook.advice_on_lost())

@@ -74,17 +74,16 @@ def start(
         _record_end(existing)
     current = notebook.current()
     has_magics = current is not None and not current.runs_a_script
-    scope = current.scope() if current and has_magics else api.script()
     label = "live ranks" if name == DEFAULT else f"live ranks `{name}`"
-    program = build_group(scope, name="xla_nb_live", label=label)
+    program = build_group(api.scope(), name="xla_nb_live", label=label)
     live_options = replace(options, bg=True, hang_after=0.0, timeout=None)
     engine, group = api.engine_for(options), None
     try:
-        with api.telling() as on_wait:
+        with api.showing_waits() as on_wait:
             run = launch(program, live_options, engine, on_wait, ShownRun, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
         api.keep(run)
-        if shown and picture.kernel() is not None and _view_name() != "none":
+        if shown and picture.kernel() is not None and api.default_view() != "none":
             show(group)
         group.wait_until_ready()
     except BaseException as problem:
@@ -102,18 +101,14 @@ def start(
 
 def of(name: str = DEFAULT) -> Group:
     """Return the live ranks with this name. Raises UsageError if there are none."""
-    group = _groups().get(name)
-    if group is None:
-        raise UsageError(_no_such_message(name))
-    return group
-
-
-def _no_such_message(name: str) -> str:
+    if name in _groups():
+        return _groups()[name]
+    message = f"There are no live ranks named {name!r}"
     if names := [f"`{other}`" for other in sorted(_groups()) if _groups()[other].alive]:
-        return f"There are no live ranks named {name!r}, only {listed(names)}."
+        raise UsageError(f"{message}, only {listed(names)}.")
     if name == DEFAULT:
-        return "There are no live ranks. Start new ones: %xla_start, or a %%xla cell."
-    return f"There are no live ranks named {name!r}. Start new ones: %xla_start --name {name}."
+        raise UsageError("There are no live ranks. Start new ones: %xla_start, or a %%xla cell.")
+    raise UsageError(f"{message}. Start new ones: %xla_start --name {name}.")
 
 
 def is_there(name: str = DEFAULT) -> bool:
@@ -197,46 +192,46 @@ def run_cell(
 ) -> Run:
     """Run a cell's text on live ranks, shown like a launched cell. If `group` is a function, it is
     called to start the ranks once the cell is ready to run. Raises the errors of `xla_nb.spawn`."""
+    existing = group if isinstance(group, Group) else None
+    sent = existing.sent if existing else Sent()
+    program = build(cell, _scope(existing, members, sent), name=PROGRAM)
+    if not isinstance(group, Group):
+        group = group()
+        group.sent = sent
+    return _run(group, program, options, members, cell, on_launch)
 
-    def make_program(scope: Scope, name: str) -> Program:
-        return build(cell, scope, name=name)
 
-    return _run(group, make_program, options, members, cell, on_launch)
+def _scope(group: Group | None, members: tuple[int, ...] | None, sent: Sent) -> Scope:
+    """The scope of a program for these live ranks, or for those still to be started. Raises the
+    errors of `Group.check`."""
+    refuse_launch("xla_nb.ranks")
+    if group is not None:
+        group.check(group.world if members is None else members)
+    scope = api.scope()
+    remote = group.remote_beside(scope.values) if group else frozenset[str]()
+    lost = notebook.lost().get(group.name if group else DEFAULT, {})
+    reasons = {name: "; ".join(parts) for name, parts in lost.items()}
+    return replace(scope, sent=sent, remote=remote, lost=reasons)
 
 
 def _run(
-    group: Group | Callable[[], Group],
-    make: Callable[[Scope, str], Program],
+    group: Group,
+    program: Program,
     options: Options,
     members: tuple[int, ...] | None,
     cell: Cell | None = None,
     on_launch: Callable[[Run], None] = lambda run: None,
     replayed: bool = True,
 ) -> Run:
-    refuse_launch("xla_nb.ranks")
-    existing = group if isinstance(group, Group) else None
-    if existing is not None:
-        existing.check(existing.world if members is None else members)
-    sent = existing.sent if existing else Sent()
-    lost = notebook.lost().get(existing.name if existing else DEFAULT, {})
-    reasons = {name: "; ".join(parts) for name, parts in lost.items()}
-
-    def make_program(scope: Scope) -> Program:
-        remote = existing.remote_beside(scope.values) if existing else frozenset[str]()
-        return make(replace(scope, sent=sent, remote=remote, lost=reasons), PROGRAM)
-
-    program = api.built(make_program)
+    lost = notebook.lost().get(group.name, {})
     notes = [
         f"{lost.pop(name)[0]}; using the notebook's value."
         for name in program.restored
         if name in lost
     ]
     program = replace(program, notes=(*program.notes, *notes))
-    if not isinstance(group, Group):
-        group = group()
-        group.sent = sent
     with contextlib.ExitStack() as stack, loop.launching():
-        with api.telling() as on_wait:
+        with api.showing_waits() as on_wait:
             run = group.launch(program, options, members, on_wait, ShownRun)
         if replayed:
             played = Played(run.label, cell, options, members)
@@ -251,20 +246,14 @@ def _report_effects(group: Group, run: Run, options: Options) -> None:
     """Print below a cell what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
     if run.done and (died or run.state.lost_group):
-        _report_loss(group)
+        with contextlib.suppress(UsageError):  # others run a cell; the next cell reports it
+            try:
+                group.check(group.world)
+            except LaunchError as error:
+                print(error)
     elif run.done and options.view == "none" and DRIFT in run.state.conclusions:
         print(run.state.conclusions[DRIFT].sentence)
     _redraw(group)
-
-
-def _report_loss(group: Group) -> None:
-    """Print, below the cell in which ranks died, that the group is no longer complete."""
-    try:
-        group.check(group.world)
-    except LaunchError as error:
-        print(error)
-    except UsageError:  # other ranks run another cell; the next cell reports it
-        return
 
 
 # ---------------------------------------------------------------- views
@@ -287,9 +276,14 @@ def show(group: Group) -> None:
         previous.move(f"Cell In[{current.number}]")
     if group.run.done:
         StillGroup(group.run)
+    elif api.default_view() != "panel":
+        _shown()[group.run.name] = StillGroup(group.run)
     else:
-        as_panel = _view_name() == "panel"
-        _shown()[group.run.name] = _make_panel(group) if as_panel else StillGroup(group.run)
+        from xla_nb.views.panel.group import GroupPanel  # slow to import
+
+        panel = GroupPanel(group.run, functools.partial(_end, group, _BY_BUTTON))
+        _shown()[group.run.name] = panel
+        panel.follow()
 
 
 def _redraw(group: Group) -> None:
@@ -307,19 +301,6 @@ def _show_end(group: Group) -> None:
         view.draw()
     elif view is not None:
         view.join(_END)
-
-
-def _view_name() -> str:
-    return str(notebook.settings()["view"] or api.default_view())
-
-
-def _make_panel(group: Group) -> GroupPanel:
-    from xla_nb.views.panel.group import GroupPanel  # slow to import
-
-    shut_down = functools.partial(_end, group, _BY_BUTTON)
-    panel = GroupPanel(group.run, shut_down)
-    panel.follow()
-    return panel
 
 
 # ---------------------------------------------------------------- in code
@@ -385,10 +366,10 @@ class Ranks:
             raise UsageError(f"call() needs a function, not {shortened(repr(fn), 60)}.")
         members, cell_options = self._split_options(options)
 
-        def make_program(scope: Scope, name: str) -> Program:
-            return build_call(WithoutIndex(fn, {}), scope, args=args, name=name)
-
-        return _run(self._group, make_program, cell_options, members)
+        group = self._group
+        scope = _scope(group, members, group.sent)
+        program = build_call(WithoutIndex(fn, {}), scope, args=args, name=PROGRAM)
+        return _run(group, program, cell_options, members)
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
@@ -405,13 +386,11 @@ class Ranks:
         Raises UsageError for the names that every cell sets (`rank`, `device`, …)."""
         if taken := values.keys() & RANK_NAMES:
             raise UsageError(f"push() cannot bind {listed(sorted(taken))}, which every cell sets.")
-
-        def make_program(scope: Scope, name: str) -> Program:
-            program = build_call(push, scope, args=(values,), name=name)
-            label = f"push of {listed(values, most=3)}"
-            return replace(program, label=label, binds=tuple(values))
-
-        self._run_unseen(make_program, None)
+        group = self._group
+        program = build_call(push, _scope(group, None, group.sent), args=(values,), name=PROGRAM)
+        label = f"push of {listed(values, most=3)}"
+        program = replace(program, label=label, binds=tuple(values))
+        self._run_unseen(group, program, None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
         """Return the value of a name, or of an expression, on one rank. Raises RunFailed if it
@@ -437,24 +416,23 @@ class Ranks:
             message = f"{shortened(repr(name), 60)} is neither a name nor an expression."
             raise UsageError(f"{message} Use run() for statements.") from None
         cell = Cell(f"`{text}`", text)
-
-        def make_program(scope: Scope, name: str) -> Program:
-            # Without `both` notes: the ranks' value is meant.
-            return replace(build(cell, scope, name=name), both=())
-
+        group = self._group
+        program = build(cell, _scope(group, members, group.sent), name=PROGRAM)
+        program = replace(program, both=())  # no notes: the ranks' value is meant
         has_effects = any(isinstance(node, _EFFECTS) for node in ast.walk(expression))
-        return dict(self._run_unseen(make_program, members, cell, replayed=has_effects).results)
+        return dict(self._run_unseen(group, program, members, cell, replayed=has_effects).results)
 
     def _run_unseen(
         self,
-        make: Callable[[Scope, str], Program],
+        group: Group,
+        program: Program,
         members: tuple[int, ...] | None,
         cell: Cell | None = None,
         replayed: bool = True,
     ) -> Run:
         """Run a program without a view, printing only notices about the notebook's values."""
         options = replace(self._options, view="none")
-        run = _run(self._group, make, options, members, cell, replayed=replayed)
+        run = _run(group, program, options, members, cell, replayed=replayed)
         for notice in run.state.notices:
             if not notice.once:
                 print(notice.text)

@@ -27,12 +27,12 @@ from xla_nb.dropin import answers, guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.pickling import multiprocess
-from xla_nb.program.build import Program, Scope, build, build_entry
+from xla_nb.program.build import build, build_entry
 from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.rank_cell import RANK_NAMES, functions
 from xla_nb.run import options as run_options
-from xla_nb.run import recorded
+from xla_nb.run import recorded, stacks
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import DEFAULTS, DROPIN, OPTIONS, SETTINGS, Options
@@ -54,12 +54,9 @@ _NO_FRAME = 10**6  # frames up: beyond all of them, so that only the notebook's 
 def load(shell: InteractiveShell) -> None:
     """Register the magics, and start warming the fork server and, if it is used, the panel."""
     shell.register_magics(XlaMagics(shell))
-    transformer = _magics(shell).transformed
-    if transformer not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.append(transformer)
+    shell.input_transformers_cleanup.append(_magics(shell).transformed)
     for event, callback in _callbacks(shell):
-        if callback not in shell.events.callbacks[event]:
-            shell.events.register(event, callback)
+        shell.events.register(event, callback)
     dropin.install()
     completion.turn_on(shell, _group_of)
     guard.of(shell).turn_on()
@@ -130,6 +127,7 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
 }
 
 
+@functools.cache  # built once: cells should not wait for it
 def _parser(prog: str) -> Parser:
     """The parser of a magic. Values of options are checked later, with the settings."""
     names, arguments = _LINES[prog]
@@ -144,11 +142,6 @@ def _parser(prog: str) -> Parser:
     for name, keywords in arguments.items():
         (exclusive if keywords is _SWITCH else parser).add_argument(name, **keywords)
     return parser
-
-
-@functools.cache  # built once: cells should not wait for it
-def _parsers() -> dict[str, Parser]:
-    return {prog: _parser(prog) for prog in _LINES}
 
 
 def _refresh_entry(entry: recorded.Entry) -> recorded.Entry:
@@ -166,7 +159,7 @@ def _refresh_entry(entry: recorded.Entry) -> recorded.Entry:
 
 
 def _parse_line(prog: str, line: str) -> dict[str, Any]:
-    parser = _parsers()[prog]
+    parser = _parser(prog)
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
@@ -186,8 +179,8 @@ def _parse_line(prog: str, line: str) -> dict[str, Any]:
 def _hint_other_magic(word: str, words: Sequence[str]) -> str:
     """A hint naming the magic that has this option, after a space; empty if none has."""
     flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
-    for prog, other in _parsers().items():
-        if (option := other._option_string_actions.get(flag)) is not None:
+    for prog in _LINES:
+        if (option := _parser(prog)._option_string_actions.get(flag)) is not None:
             after = words[words.index(word) + 1 :] if word in words else []
             value = f" {after[0]}" if after and option.nargs is None and "=" not in after[0] else ""
             return f" It is an option of {prog}: `{prog} {flag}{shortened(value, 60)}`."
@@ -301,7 +294,7 @@ class XlaMagics(Magics):
                 "notebook's variables in the cell."
             )
         name = f"xla_nb_cell_{self.notebook.number}"
-        program = self.notebook.program(lambda scope: build(cell, scope, name=name))
+        program = build(cell, self.notebook.scope(), name=name)
 
         def on_launch(run: Run) -> None:
             self.notebook.begun(cell)
@@ -342,13 +335,10 @@ class XlaMagics(Magics):
             return None
         words, options, bind_run = self._read_line(line)
         arguments = self._evaluate_args(words["args"])
-        target = cell or self.notebook.cell(_mask_env(line), body)
-        name = f"xla_nb_cell_{self.notebook.number}"
-
-        def make_program(scope: Scope) -> Program:
-            return build_entry(target, scope, entry=words["entry"], args=arguments, name=name)
-
-        return api.run(self.notebook.program(make_program), options, bind_run)
+        cell = cell or self.notebook.cell(_mask_env(line), body)
+        name, scope = f"xla_nb_cell_{self.notebook.number}", self.notebook.scope()
+        program = build_entry(cell, scope, entry=words["entry"], args=arguments, name=name)
+        return api.run(program, options, bind_run)
 
     def _read_line(
         self, line: str, magic: str = "%%xla_spawn"
@@ -406,7 +396,7 @@ class XlaMagics(Magics):
                 top_level = self.notebook.top_level = self._make_top_level(line)
                 if "torch_xla" not in sys.modules:
                     args = (lambda: self.notebook.top_level is top_level,)
-                    threading.Thread(target=api.tell_import, args=args, daemon=True).start()
+                    threading.Thread(target=api.show_import, args=args, daemon=True).start()
 
     def _make_top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # raised again when the function is called
@@ -472,7 +462,8 @@ class XlaMagics(Magics):
         `%xla_stacks run`, or `%xla_stacks` for all runs.
         """
         for run in self._find_runs(line):
-            print(f"{run.name} ({run.label})\n\n{api.ask_stacks(run)}")
+            answer = stacks.text(stacks.Inquiry(run).wait())
+            print(f"{run.name} ({run.label})\n\n{answer}")
 
     @line_magic
     def xla_runs(self, line: str) -> None:

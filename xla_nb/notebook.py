@@ -14,13 +14,13 @@ from traceback import walk_stack
 from typing import Any
 
 from xla_nb.pickling import module_objects
-from xla_nb.program.build import Program, Scope
+from xla_nb.program.build import Scope
 from xla_nb.program.cell_text import CALL, Cell, own_text, unreadable
 from xla_nb.run.options import DEFAULTS
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
-#: IPython's file names for what `%%time` executes: statements, or one expression.
-_TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
+#: IPython's file name for the statements that `%%time` executes.
+_TIMED = "<timed exec>"
 
 
 @dataclass
@@ -42,7 +42,7 @@ def lost() -> dict[str, dict[str, tuple[str, str]]]:
     return {}
 
 
-def told_of_lost() -> dict[str, str]:
+def advice_on_lost() -> dict[str, str]:
     """The advice on lost names for a launch, which sees only the notebook's names."""
     fix = "define it in the notebook"
     return {name: f"{why}; {fix}" for names in lost().values() for name, (why, _) in names.items()}
@@ -106,20 +106,16 @@ class Notebook:
 
     def scope(self) -> Scope:
         """The notebook's current values and cells, oldest first."""
+        self.follow_reloads()
         # Names that IPython adds (`open`, `exit`, `get_ipython`, In, Out) are not the user's.
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         return Scope(
             values={k: v for k, v in names.items() if k not in hidden or hidden[k] is not v},
             cells=self.executed.cells(self.launched),
             executed=list(self.executed.by_magics()),
-            lost=told_of_lost(),
+            lost=advice_on_lost(),
             history=hidden.keys(),
         )
-
-    def program(self, make: Callable[[Scope], Program]) -> Program:
-        """Build a program with `make` from the notebook's scope. Raises what `make` raises."""
-        self.follow_reloads()
-        return make(self.scope())
 
     def follow_reloads(self) -> None:
         """Record which modules %autoreload has successfully changed in place since the last call.
@@ -134,6 +130,14 @@ class Notebook:
             file = getattr(sys.modules.get(name), "__file__", "")
             if previous.get(name, time) != time and failed.get(file) != time:
                 module_objects.of_this_process().changed_in_place(name)
+
+    def label(self, filename: str) -> str:
+        """The label, in errors, of the cell whose code has this file name."""
+        numbers = getattr(self.shell.compile, "_filename_map", {})  # since IPython 8
+        if filename in numbers:
+            return f"Cell In[{numbers[filename]}]"
+        cells = reversed(self.executed.cells(self.launched))
+        return next((cell.label for cell in cells if cell.filename == filename), "A cell")
 
     def begun(self, cell: Cell) -> None:
         """Record a cell launched by the running one, since IPython's history lacks it."""
@@ -167,7 +171,9 @@ class Executed:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._cache: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
+        # For the file name of a cell, ipykernel hashes the text in Python.
+        self._cell = functools.cache(self._make_cell)
+        self._cell_below = functools.cache(self._make_cell_below)
 
     def cells(self, launched: Mapping[int, Sequence[Cell]]) -> list[Cell]:
         """All executed cells, oldest first, including those `launched`, by the number of the
@@ -175,7 +181,7 @@ class Executed:
         cells: list[Cell] = []
         for number, (raw, source) in enumerate(self._cell_texts()):
             if number > 0 and (lines_above_magic(raw) is None or CALL in source):
-                cells.append(self._cached(number, raw, source, self._cell))
+                cells.append(self._cell(number, raw, source))
             cells += launched.get(number, ())
         return cells
 
@@ -185,48 +191,28 @@ class Executed:
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
             if magic in ("%%time", "%%capture"):
                 with contextlib.suppress(SyntaxError):  # reported by IPython
-                    yield self._cached(number, raw, parsed, self._cell_below)
-
-    def label(self, filename: str) -> str:
-        """The label, in errors, of the cell whose code has this file name."""
-        numbers = getattr(self._shell.compile, "_filename_map", {})  # since IPython 8
-        if filename in numbers:
-            return f"Cell In[{numbers[filename]}]"
-        pairs = list(enumerate(self._cell_texts()))
-        cells = (
-            self._cached(number, *pair, self._cell) for number, pair in reversed(pairs) if number
-        )
-        return next((cell.label for cell in cells if cell.filename == filename), "A cell")
+                    yield self._cell_below(number, raw, parsed)
 
     def _cell_texts(self) -> Iterator[tuple[str, str]]:
         """For each cell, the text typed and the Python code that IPython made of it."""
         history = self._shell.history_manager
         return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
 
-    def _cached(
-        self, number: int, raw: str, source: str, make: Callable[[int, str, str], Cell]
-    ) -> Cell:
-        """The cached result of `make`: for the file name, ipykernel hashes the text in Python."""
-        key = number, make == self._cell_below
-        if key not in self._cache or self._cache[key][0] != (raw, source):
-            self._cache[key] = (raw, source), make(number, raw, source)
-        return self._cache[key][1]
-
-    def _cell(self, number: int, raw: str, source: str) -> Cell:
+    def _make_cell(self, number: int, raw: str, source: str) -> Cell:
         return Cell(
             label=f"Cell In[{number}]",
             source=own_text(plain_line_ends(source)),
             filename=self._shell.compile.get_code_name(raw, source, number),
         )
 
-    def _cell_below(self, number: int, raw: str, parsed: str) -> Cell:
+    def _make_cell_below(self, number: int, raw: str, parsed: str) -> Cell:
         """The cell below `%%time` or `%%capture`. Raises SyntaxError."""
         body = _body(parsed)
         source = self._shell.transform_cell(body)
         name = self._shell.compile.get_code_name(body, source, number)
         above = raw.count("\n", 0, raw.index("%%")) + 1
         if raw.split(maxsplit=1)[0] == "%%time":
-            name = _TIMED_VALUE if _is_expression(source) else _TIMED
+            name = _TIMED
         return Cell(
             f"Cell In[{number}]", "#\n" * above + own_text(plain_line_ends(source)), name, above
         )
@@ -252,8 +238,3 @@ def _body(source: str) -> str:
     """The body of a cell magic in `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
-
-
-def _is_expression(source: str) -> bool:
-    body = ast.parse(source).body
-    return len(body) == 1 and isinstance(body[0], ast.Expr)

@@ -177,7 +177,7 @@ class Guard:
             label = f"Cell In[{len(self._shell.history_manager.input_hist_raw) - 1}]"
             return f"{label}, line {line + 1},", self._cell().splitlines()[line]
         is_cell = frame.f_globals is self._shell.user_ns
-        label = notebook.of(self._shell).executed.label(file) if is_cell else file
+        label = notebook.of(self._shell).label(file) if is_cell else file
         return f"{label}, line {line},", linecache.getline(file, line)
 
     def _is_timed(self, file: str) -> bool:

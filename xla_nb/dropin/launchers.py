@@ -97,7 +97,7 @@ def launched(
     bg = is_user_code and not waits
     # Also as text, which otherwise must be asked for: the program does not look at the Run, so
     # nobody would notice a rank that has failed.
-    view = notebook.settings()["view"] or api.default_view() if bg else None
+    view = api.default_view() if bg else None
     with _convert_errors():
         options = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
         run = api.call(fn, args, options, drops=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from xla_nb.record.files import Folder, Record, home, records
@@ -20,18 +19,11 @@ RUNS, NBYTES = 20, 2 << 30
 _REMOVED = ".removed-"  # the names of records that are being deleted
 
 
-@dataclass
-class Tidied:
-    """The names of ended runs that stay because they are needed, and their total `needed_bytes`."""
-
-    needed: list[str] = field(default_factory=list)
-    needed_bytes: int = 0
-
-
-def tidy(folder: Folder = "runs") -> Tidied:
+def tidy(folder: Folder = "runs") -> dict[str, int]:
     """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Each
-    group of live ranks keeps as many cells as the home keeps launches."""
-    tidied = Tidied()
+    group of live ranks keeps as many cells as the home keeps launches. Returns the names of the
+    ended runs that stay because they are needed, with their bytes."""
+    needed = dict[str, int]()
     with contextlib.suppress(OSError):  # there is no home yet, or it belongs to another user
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
@@ -46,18 +38,17 @@ def tidy(folder: Folder = "runs") -> Tidied:
         count = Counter[Path]()
         for record in sorted(ended, key=ended.__getitem__, reverse=True):
             if record.is_owned:
-                tidied.needed.append(record.path.name)
-                tidied.needed_bytes += record.nbytes
+                needed[record.path.name] = record.nbytes
                 count[record.path.parent] += 1
             else:
                 removable.append(record)
-        nbytes = tidied.needed_bytes
+        nbytes = sum(needed.values())
         for record in removable:
             count[record.path.parent] += 1
             nbytes += record.nbytes
             if count[record.path.parent] > RUNS or nbytes > NBYTES:
                 _remove(record)
-    return tidied
+    return needed
 
 
 def _remove(record: Record) -> None:
