@@ -26,7 +26,7 @@ def captured(tmp_path):
             "from pathlib import Path\n"
             "from xla_nb.record import output\n"
             "from xla_nb.record.files import Record\n"
-            f"capture = lambda: output.capture(Record(Path({str(tmp_path)!r})), 3)\n"
+            f"capture = lambda: output.capture(Record(Path({str(tmp_path)!r})), 3, len)\n"
         )
         process = subprocess.run(
             [sys.executable, "-c", head + textwrap.dedent(lines)],

@@ -31,7 +31,7 @@ def lines(tail):
 
 def test_missing_file_has_no_lines(tail):
     assert lines(tail) == []
-    assert list(tail.finish()) == []
+    assert tail.finish() == []
 
 
 def test_each_line_is_returned_once(tail):
@@ -39,7 +39,7 @@ def test_each_line_is_returned_once(tail):
     assert lines(tail) == ["one", "two"]
     tail.add(b"three\n")
     assert lines(tail) == ["three"]
-    assert list(tail.finish()) == []
+    assert tail.finish() == []
 
 
 def test_partial_line_waits_for_the_rest(tail):
@@ -53,7 +53,7 @@ def test_partial_line_waits_for_the_rest(tail):
 
 def test_finish_returns_a_partial_line(tail):
     tail.add(b"one\nlast words")
-    assert list(tail.finish()) == ["one", "last words"]
+    assert tail.finish() == ["one", "last words"]
     assert tail.open_lines == []
 
 
@@ -75,7 +75,7 @@ def test_progress_bar_is_one_line_with_its_last_state(tail):
 
 def test_carriage_return_before_the_newline_is_dropped(tail):
     tail.add(b"dos\r\n10%\r100%\r\n")
-    assert list(tail.finish()) == ["dos", "100%"]
+    assert tail.finish() == ["dos", "100%"]
 
 
 def test_invalid_utf8_is_shown_as_replacement_characters(tail):
@@ -93,7 +93,7 @@ def test_nul_bytes_do_not_end_a_line(tail):
 def test_characters_and_lines_may_span_reads(tail, monkeypatch, size):
     monkeypatch.setattr(record_tail, "_CHUNK", size)
     tail.add("αβ €\n\n\N{GRINNING FACE}x\r\nend".encode())
-    assert list(tail.finish()) == ["αβ €", "", "\N{GRINNING FACE}x", "end"]
+    assert tail.finish() == ["αβ €", "", "\N{GRINNING FACE}x", "end"]
 
 
 def test_character_may_be_written_in_two_parts(tail):
@@ -143,17 +143,17 @@ def test_nested_bars_are_not_lines_however_writes_are_split(tail):
                 assert lines(tail) == []
     assert tail.open_lines == ["outer 2", "inner 2"]
     tail.add(b"\router 3\ndone\n")
-    assert list(tail.finish()) == ["outer 3", "done"]
+    assert tail.finish() == ["outer 3", "done"]
 
 
 def test_megabyte_of_nested_bars_is_folded(tail):
     tail.add(b"".join(nested(1, 2)) * 40_000 + b"\nend\n")
-    assert list(tail.finish()) == ["outer 1", "end"]
+    assert tail.finish() == ["outer 1", "end"]
 
 
 def test_moving_up_past_the_first_line_is_harmless(tail):
     tail.add(b"\x1b[A\x1b[Aup\nnext\n")
-    assert list(tail.finish()) == ["up", "next"]
+    assert tail.finish() == ["up", "next"]
 
 
 # ---------------------------------------------------------------- bounded looks
@@ -203,6 +203,13 @@ def test_big_file_has_the_same_ends(tmp_path, small):
     path = numbered(tmp_path / "log", 100)
     offsets = [9, 18, 882, 891, 900]
     assert ends(path, 2, 3) == Ends(["line 000", "line 001"], 95, last, offsets)
+
+
+def test_few_long_lines_of_a_big_file_are_shown_once(tmp_path, small):
+    path = numbered(tmp_path / "log", 6)
+    shown = ends(path, 9, 9)
+    assert [*shown.head, *shown.tail] == [f"line {number:03d}" for number in range(6)]
+    assert (shown.left_out, shown.offsets) == (0, [9, 18, 27, 36, 45, 54])
 
 
 def test_known_count_is_used(tmp_path, small):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import json
 import os
 from collections.abc import Mapping
@@ -181,11 +180,7 @@ class Journal:
     """A rank's journal, written by any thread and any process that the rank forked."""
 
     def __init__(self, path: str | Path) -> None:
-        self._name = path
-
-    @functools.cached_property
-    def _path(self) -> Path:
-        return Path(self._name)
+        self._path = path
 
     def add(self, line: bytes, *, clears: bool = False) -> int:
         """Append a line from `encode`, whole or not at all; returns the journal's size in bytes. A
@@ -194,7 +189,7 @@ class Journal:
         try:
             nbytes = os.fstat(fd).st_size
             if clears and nbytes > MOST_BYTES:
-                scratch = partial(self._path)
+                scratch = partial(Path(self._path))
                 private.write(scratch, line)
                 scratch.rename(self._path)
                 return len(line)
@@ -212,7 +207,7 @@ class Journal:
     def nbytes(self) -> int:
         """Its size in bytes; 0 before the first line."""
         with contextlib.suppress(OSError):
-            return self._path.stat().st_size
+            return Path(self._path).stat().st_size
         return 0
 
     def _locked(self) -> int:
@@ -222,7 +217,7 @@ class Journal:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
-                if os.fstat(fd).st_ino == self._path.stat().st_ino:
+                if os.path.samestat(os.fstat(fd), Path(self._path).stat()):
                     return fd
             os.close(fd)  # another process restarted it
 

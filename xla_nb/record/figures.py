@@ -45,13 +45,11 @@ def decode(line: bytes) -> Row:
     try:
         number, at, step, figures = json.loads(line)
         step = number if step is None else step
-        numbers = (number, at, step, *figures.values())
-        are_numbers = {type(value) for value in numbers} <= {int, float, bool}
-        # Integers with thousands of digits cannot be drawn.
-        not_finite = are_numbers and [not math.isfinite(value) for value in numbers]
+        # Raises for other types, and for integers with thousands of digits, which cannot be drawn.
+        finite = [math.isfinite(value) for value in (number, at, step, *figures.values())]
     except (TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a row: {line[:200]!r}") from problem
-    if not not_finite or any(not_finite[:2]):
+    if not all(finite[:2]):
         raise ValueError(f"not a row: {line[:200]!r}")
     return Row(number, at, step, figures)
 

@@ -89,17 +89,14 @@ class Record:
         """Create an empty record, in a folder of the home or among the cells of live ranks' record.
         Raises OSError if it cannot be written, or the home belongs to another user."""
         if isinstance(folder, Record):
+            private.own_folder(folder.path)  # it may have been removed
+            private.own_folder(folder._cells)
             record = folder.cell(run)
-            try:  # the folder was checked when the ranks were started
-                record.path.mkdir(0o700)
-            except FileNotFoundError:  # the first cell, or the folder was removed
-                _own_folder("runs", folder.path.name, _CELLS)
-                record.path.mkdir(0o700)
         else:
             record = cls(_own_folder(folder) / run)
-            record.path.mkdir(0o700)
+        record.path.mkdir(0o700)
         try:
-            private.write(record._owner, _identify_self(os.getpid()).encode())
+            private.write(record._owner, _identify_process(os.getpid()).encode())
         except OSError:
             record.discard()
             raise
@@ -241,11 +238,11 @@ class Record:
         """Mark the record as needed by this process, if no other process needs it."""
         if not self._has_owner:
             with contextlib.suppress(OSError):  # another process removed it, or the disk is full
-                private.write(self._owner, _identify_self(os.getpid()).encode())
+                private.write(self._owner, _identify_process(os.getpid()).encode())
 
     def disown(self) -> None:
         """Mark the record as no longer needed by this process; other processes' marks remain."""
-        if self._owner_fields() == _identify_self(os.getpid()).split():
+        if self._owner_fields() == _identify_process(os.getpid()).split():
             self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
@@ -271,13 +268,11 @@ def lines(program: Path) -> Path:
     return program.with_suffix(".json")
 
 
-def _own_folder(*folders: str) -> Path:
-    """Make a folder of the home, and those on its path, private to this user. Raises OSError."""
-    path = home()
+def _own_folder(folder: Folder) -> Path:
+    """Make a folder of the home, and the home, private to this user. Raises OSError."""
+    path = home() / folder
+    private.own_folder(path.parent)
     private.own_folder(path)
-    for name in folders:
-        path /= name
-        private.own_folder(path)
     return path
 
 
@@ -310,12 +305,6 @@ def _identify_process(pid: int) -> str:
     """Identify a process by id, start time (proc(5), since ids are reused) and machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid} {fields[19]} {os.uname().nodename}"
-
-
-@functools.cache
-def _identify_self(pid: int) -> str:
-    """Identify the calling process, whose id is `pid` (the key of the cache)."""
-    return _identify_process(pid)
 
 
 def _age(path: Path) -> float:

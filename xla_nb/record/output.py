@@ -26,13 +26,13 @@ _STREAMS = ((1, "stdout"), (2, "stderr"))
 
 
 _write = io.FileIO.write
-#: A switch in a record: the offset at which a stream continues, times two, plus 1 for stderr.
-SWITCH = struct.Struct("<q")
+#: A switch between the streams in a record: the bytes of stdout and of stderr until then.
+SWITCH = struct.Struct("<qq")
 
 
 class Switches:
-    """Notes where a stream of this process continues after the other one wrote, so that the lines
-    of both can be read in order. `log` is the last one that wrote."""
+    """Notes how far both streams of this process are when one continues after the other, so that
+    their lines can be read in order. `log` is the last one that wrote."""
 
     def __init__(self) -> None:
         self.log: Log | None = None
@@ -48,26 +48,29 @@ class Switches:
         if previous is None or not self._path:
             return
         with contextlib.suppress(OSError):  # full disk, or the record is gone: note nothing
-            start = os.lseek(log.fileno(), 0, os.SEEK_END)
+            sizes = [os.lseek(fd, 0, os.SEEK_END) for fd, _ in _STREAMS]
             file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)
-            with contextlib.closing(os.fdopen(file, "wb", 0)) as switches:
-                switches.write(SWITCH.pack(start << 1 | (log.fileno() == 2)))
+            with os.fdopen(file, "wb", 0) as switches:
+                switches.write(SWITCH.pack(*sizes))
+
+
+#: The switches of this process.
+_switches = Switches()
 
 
 class Log(io.FileIO):
-    """Descriptor `fd` for writing. `losses` reports lost data; None: it cannot be reported."""
+    """Descriptor `fd` for writing. `losses` reports lost data, once there is a record."""
 
-    def __init__(self, fd: int, name: str, switches: Switches) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd, "w", closefd=False)
         self.name = name
         self.losses: Losses | None = None
-        self.switches = switches
         self._gap = b""  # to write before anything else
 
     def write(self, data: Any) -> int:
         """Write all of `data`, except what the disk has no space for."""
-        if self.switches.log is not self:
-            self.switches.begin(self)
+        if _switches.log is not self:
+            _switches.begin(self)
         if self._gap:
             return self._write_rest(memoryview(data).cast("B"), 0)
         try:  # runs for every printed line: as little Python as possible
@@ -97,15 +100,14 @@ class Log(io.FileIO):
 def install() -> None:
     """Make this process's stdout and stderr survive a full disk. Call it before any import binds
     them, as `xm.master_print` does in a default argument."""
-    switches = Switches()
     for fd, name in _STREAMS:
-        stream = _stream(fd, name, getattr(sys, name).write_through, switches)
+        stream = _stream(fd, name, getattr(sys, name).write_through)
         for attribute in (name, f"__{name}__"):
             setattr(sys, attribute, stream)
 
 
-def _stream(fd: int, name: str, write_through: bool, switches: Switches) -> io.TextIOWrapper:
-    log: Any = Log(fd, f"<{name}>", switches)
+def _stream(fd: int, name: str, write_through: bool) -> io.TextIOWrapper:
+    log: Any = Log(fd, f"<{name}>")
     return io.TextIOWrapper(
         log if write_through else io.BufferedWriter(log),
         encoding="utf-8",
@@ -131,20 +133,18 @@ def mend() -> None:
         attribute = f"__{name}__"
         old = getattr(sys, attribute)
         if old is None or old.closed:
-            setattr(
-                sys, attribute, _stream(fd, name, getattr(old, "write_through", False), Switches())
-            )
+            setattr(sys, attribute, _stream(fd, name, getattr(old, "write_through", False)))
         current = getattr(sys, name, None)
         if current is None or getattr(current, "closed", False) is True:
             setattr(sys, name, getattr(sys, attribute))
 
 
-def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None = None) -> None:
+def capture(record: Record, rank: int | None, report: Callable[[str], None]) -> None:
     """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
 
-    None is the job. `tell` is called with a sentence when data does not fit on the disk.
+    None is the job. `report` is called with a sentence when data does not fit on the disk.
     """
-    losses = None if tell is None else Losses(record.folder, tell)
+    losses = Losses(record.folder, report)
     for fd, name in _STREAMS:
         original = getattr(sys, f"__{name}__")
         for stream in (original, getattr(sys, name)):
@@ -153,16 +153,16 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
         log = getattr(original.buffer, "raw", original.buffer)
         if isinstance(log, Log):
             log.losses = losses
-            log.switches.keep(record.switches(rank))
         file = _open_log(record, rank, name.removeprefix("std"), losses)
         if file == fd:  # it was closed
             os.set_inheritable(fd, True)
             continue
         os.dup2(file, fd, inheritable=True)
         os.close(file)
+    _switches.keep(record.switches(rank))
 
 
-def _open_log(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
+def _open_log(record: Record, rank: int | None, stream: str, losses: Losses) -> int:
     """Open a log, or /dev/null if there is no space for it or no folder."""
     path = record.log(None, stream) if rank is None else record.of_rank(rank, stream)
     try:
@@ -170,6 +170,5 @@ def _open_log(record: Record, rank: int | None, stream: str, losses: Losses | No
     except OSError as problem:
         if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # its folder was removed
             raise
-        if losses is not None:
-            losses.note(_OUTPUT, problem)
+        losses.note(_OUTPUT, problem)
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

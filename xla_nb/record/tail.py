@@ -7,12 +7,12 @@ had at each look, so that a saved log can show them in order.
 
 from __future__ import annotations
 
-import array
 import bisect
 import contextlib
 import itertools
 import json
 import math
+import operator
 import os
 import re
 import time
@@ -148,12 +148,8 @@ class Tail:
         lines = map(shown, [*self._pending.split(b"\n"), self._below])
         return [line for line in lines if line.strip()]
 
-    def finish(self) -> Iterator[str]:
+    def finish(self) -> list[str]:
         """The last lines, including an unfinished one, of a file that is no longer written."""
-        return map(shown, self.finish_raw())
-
-    def finish_raw(self) -> list[bytes]:
-        """The last lines as the bytes that were written, for `shown`."""
         lines: list[bytes] = []
         while (block := self._take(None)) is not None:
             lines += block[1]
@@ -162,7 +158,7 @@ class Tail:
             self._add_count(len(pending))
             lines += pending
             self._pending = self._below = b""
-        return lines
+        return [*map(shown, lines)]
 
     def _take(self, limit: int | None, most: int | None = None) -> tuple[int, list[bytes]] | None:
         """The number of skipped lines, and the lines after them."""
@@ -243,25 +239,28 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
     `count` is the number of its lines if known; otherwise a big file is read to count them.
     """
     if not path.exists() or path.stat().st_size <= _BLOCK:
-        lines = Tail(path).finish_raw()
+        lines = Tail(path).finish()
         offsets = _line_ends(private.part(path, 0, _BLOCK))
         offsets += [_BLOCK] * (len(lines) - len(offsets))  # for an unfinished line
         left_out = max(0, len(lines) - head - tail)
         cut = head if left_out else len(lines)
         return Ends(
-            [shown(line) for line in lines[:cut]],
+            lines[:cut],
             left_out,
-            [shown(line) for line in lines[cut + left_out :]],
+            lines[cut + left_out :],
             [*offsets[:cut], *offsets[cut + left_out : len(lines)]],
         )
-    first = private.part(path, 0, _BLOCK).split(b"\n")[:head]
+    *complete, rest = private.part(path, 0, _BLOCK).split(b"\n")
+    first = (complete or [rest])[:head]
     start, last = _read_before(path, path.stat().st_size, tail)
+    first_ends, last_ends = [*_ends_from(0, first)], [*_ends_from(start, last)]
+    new = bisect.bisect_right(last_ends, first_ends[-1])  # few long lines: some are in both
     total = _count_newlines(path) if count is None else count
     return Ends(
         [shown(line) for line in first],
-        max(0, total - len(first) - len(last)),
-        [shown(line) for line in last],
-        [*_ends_from(0, first), *_ends_from(start, last)],
+        max(0, total - len(first) - len(last[new:])),
+        [shown(line) for line in last[new:]],
+        first_ends + last_ends[new:],
     )
 
 
@@ -289,27 +288,15 @@ class SwitchLog:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._switches = array.array("q")
+        self._switches: list[tuple[int, int]] = []
 
     def before(self, stream: int, offsets: Iterable[int]) -> list[int]:
-        """For lines of a stream (0: stdout, 1: stderr) that end at these offsets: the number of the
-        switch after which each was written; 0: before all switches."""
-        switches = self._switches
-        data = private.part(self._path, len(switches) * SWITCH.size, _CHUNK * SWITCH.size)
-        switches.extend(n for (n,) in SWITCH.iter_unpack(data[: len(data) & -SWITCH.size]))
-
-        def newest(number: int) -> int:
-            """The last switch to this stream among the first `number`."""
-            while number and switches[number - 1] & 1 != stream:
-                number -= 1
-            return number
-
-        def start(number: int) -> int:
-            last = newest(number)
-            return switches[last - 1] >> 1 if last else -1
-
-        numbers = range(len(switches) + 1)
-        return [newest(bisect.bisect_left(numbers, at, key=start) - 1) for at in offsets]
+        """For lines of a stream (0: stdout, 1: stderr) that end at these offsets: the number of
+        switches before each was written."""
+        data = private.part(self._path, len(self._switches) * SWITCH.size, _CHUNK * SWITCH.size)
+        self._switches += SWITCH.iter_unpack(data[: len(data) & -SWITCH.size])
+        size = operator.itemgetter(stream)
+        return [bisect.bisect_left(self._switches, at, key=size) for at in offsets]
 
 
 def before(path: Path, end: int, count: int) -> LineBlock:

@@ -143,7 +143,7 @@ class Observer:
     def finish(self) -> None:
         """Read the rest of a run that has ended, and note lines that were held back."""
         for tail in self._tails.values():
-            tail.finish_raw()
+            tail.finish()
 
     def read_before(self, budget: int) -> list[Lines]:
         """Return the newest lines that `read` has returned, about `budget` in total, for a page
