@@ -200,40 +200,38 @@ def _functions() -> InPlace:
 
 
 class _Here:
-    """The state of this process: `tell` receives each notice, `told` are those it received, `put`
-    are the names added to modules, and `show` shows all other warnings."""
+    """The state of this process: `report` receives each notice, `reported` are those it received,
+    `put` are the names added to modules, and `show` shows all other warnings."""
 
     def __init__(self) -> None:
         self.is_on = False
-        self.tell: Callable[[str], object] | None = None
-        self.told: set[str] = set()
+        self.report: Callable[[str], object] | None = None
+        self.reported: set[str] = set()
         self.put: list[tuple[ModuleType, str, object]] = []
-        self.finder = _Finder()
+        self.finder = _OldModules()
         self.show = warnings.showwarning
 
     def used(self, notice: str) -> None:
-        if first_time(notice) and self.tell is not None:
-            self.tell(notice)
+        if first_time(notice) and self.report is not None:
+            self.report(notice)
 
 
-@functools.cache
-def _here() -> _Here:
-    """The state of this process, always the same."""
-    return _Here()
+#: The state of this process, always the same.
+_here = functools.cache(_Here)
 
 
 def first_time(notice: str) -> bool:
     """True if a notice is new to this process. The notebook also asks for notices of its ranks."""
-    is_new = notice not in _here().told
-    _here().told.add(notice)
+    is_new = notice not in _here().reported
+    _here().reported.add(notice)
     return is_new
 
 
-def install(tell: Callable[[str], object] | None = None) -> None:
-    """Let programs use the old names and parameters. `tell` receives the notice for each one used;
-    until `uninstall`, the first `tell` given stays."""
+def install(report: Callable[[str], object] | None = None) -> None:
+    """Let programs use the old names and parameters. `report` receives the notice for each one
+    used; until `uninstall`, the first `report` given stays."""
     state = _here()
-    state.tell = state.tell or tell
+    state.report = state.report or report
     if state.is_on:
         return
     state.is_on = True
@@ -249,7 +247,7 @@ def install(tell: Callable[[str], object] | None = None) -> None:
 
 def uninstall() -> None:
     """Remove the old names again, except those that the program has bound to its own names."""
-    _here().is_on, _here().tell = False, None
+    _here().is_on, _here().report = False, None
     _functions().turn_off()
     if warnings.showwarning is _warn:
         warnings.showwarning = _here().show
@@ -258,7 +256,7 @@ def uninstall() -> None:
             delattr(module, name)
     _here().put.clear()
     for path in _MODULES:
-        if isinstance(getattr(sys.modules.get(path), "__loader__", None), _Loader):
+        if isinstance(getattr(sys.modules.get(path), "__loader__", None), _OldModules):
             package, _, name = path.rpartition(".")
             vars(sys.modules[package]).pop(name, None)
             del sys.modules[path]
@@ -298,23 +296,20 @@ def _make_function(module: str, name: str, old: Old) -> Callable[..., Any]:
     return call
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _OldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and loads removed modules."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        old = _MODULES.get(fullname)
-        if old is None or not _here().is_on:
+        if fullname not in _MODULES or not _here().is_on:
             return None
-        return importlib.util.spec_from_loader(fullname, _Loader(old))
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, old: Old) -> None:
-        self._old = old
+        return importlib.util.spec_from_loader(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        modules: Any = self._old.answer
+        old = _MODULES[module.__name__]
+        modules: Any = old.answer
         for name in modules:
             contents = vars(importlib.import_module(name)).items()
             vars(module).update({name: value for name, value in contents if name[0] != "_"})
-        _here().used(self._old.notice)
+        _here().used(old.notice)

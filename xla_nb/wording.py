@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 
 def odd(value: float) -> str:
@@ -103,9 +103,8 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
     with status 1 …`.
 
     lack: the memory limit, in bytes, that the kernel killed it for; 0: it had none."""
-    if status >= 0:
-        return f"exited with status {status} before finishing"
-    return _describe_signal(status, {"SIGABRT": " (see the rank's output)"}, lack)
+    advice = {"SIGABRT": " (see the rank's output)"}.get(_signal_name(status), "")
+    return f"{_cause(status, lack)}{' before finishing' if status >= 0 else advice}"
 
 
 def cause_in_short(status: int, lack: int | None = None) -> str:
@@ -114,7 +113,10 @@ def cause_in_short(status: int, lack: int | None = None) -> str:
         return "killed by the OOM killer"
     if status >= 0:
         return f"exited with status {status}"
-    return _by_signal(_signal_name(status))
+    name = _signal_name(status)
+    if name == "SIGINT":
+        return "interrupted (SIGINT)"
+    return f"crashed with {name}" if name in _CRASHES else f"killed by {name}"
 
 
 #: The exit status of a process of ours that SIGTERM asked to end, as shells write it.
@@ -123,10 +125,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 def ending(status: int, lack: int | None = None) -> str:
     """How a process of ours ended, after its name: `was killed by SIGKILL …`; `lack` as above."""
-    status = -signal.SIGTERM if status == TERMINATED else status
-    if status >= 0:
-        return f"exited with status {status}"
-    return in_past(_describe_signal(status, {}, lack))
+    return in_past(_cause(-signal.SIGTERM if status == TERMINATED else status, lack))
 
 
 def in_past(cause: str) -> str:
@@ -136,28 +135,21 @@ def in_past(cause: str) -> str:
 
 #: Signals raised by a fault in the process's own code; any other was sent by somebody.
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
+_HINTS = {
+    "SIGKILL": " (often out of memory; check dmesg)",
+    "SIGSEGV": " in native code",
+    "SIGFPE": " in native code",
+    "SIGILL": " in native code",
+    "SIGBUS": " (often because /dev/shm is full)",
+}
 
 
-def _describe_signal(status: int, extra: Mapping[str, str], lack: int | None) -> str:
+def _cause(status: int, lack: int | None) -> str:
+    """`cause_in_short` with what is known about it."""
+    hint = _HINTS.get(_signal_name(status), "")
     if lack is not None:
-        limit = f" (the container's limit is {size(lack)})" if lack else ""
-        return f"killed by the OOM killer{limit}"
-    name = _signal_name(status)
-    hints = {
-        "SIGKILL": " (often out of memory; check dmesg)",
-        "SIGSEGV": " in native code",
-        "SIGFPE": " in native code",
-        "SIGILL": " in native code",
-        "SIGBUS": " (often because /dev/shm is full)",
-        **extra,
-    }
-    return f"{_by_signal(name)}{hints.get(name, '')}"
-
-
-def _by_signal(name: str) -> str:
-    if name == "SIGINT":
-        return "interrupted (SIGINT)"
-    return f"crashed with {name}" if name in _CRASHES else f"killed by {name}"
+        hint = f" (the container's limit is {size(lack)})" if lack else ""
+    return f"{cause_in_short(status, lack)}{hint}"
 
 
 def _signal_name(status: int) -> str:
