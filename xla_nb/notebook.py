@@ -19,8 +19,8 @@ from xla_nb.program.cell_text import CALL, Cell, own_text, unreadable
 from xla_nb.run.options import DEFAULTS
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
-#: IPython's file name for the statements that `%%time` executes.
-_TIMED = "<timed exec>"
+#: IPython's file names for what `%%time` executes: statements, or one expression.
+_TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Executed:
         name = self._shell.compile.get_code_name(body, source, number)
         above = raw.count("\n", 0, raw.index("%%")) + 1
         if raw.split(maxsplit=1)[0] == "%%time":
-            name = _TIMED
+            name = _TIMED_VALUE if _is_expression(source) else _TIMED
         return Cell(
             f"Cell In[{number}]", "#\n" * above + own_text(plain_line_ends(source)), name, above
         )
@@ -238,3 +238,8 @@ def _body(source: str) -> str:
     """The body of a cell magic in `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
+
+
+def _is_expression(source: str) -> bool:
+    body = ast.parse(source).body
+    return len(body) == 1 and isinstance(body[0], ast.Expr)
