@@ -72,13 +72,13 @@ def rank(index: int) -> None:
         print("ours", figures[0], "copies", figures[1], flush=True)
 
 
-def host(first: int, port: int) -> None:
+def host(index: int, port: int) -> None:
     import torch_xla.distributed.xla_multiprocessing as xmp
 
+    from xla_nb.messages.orders import HostGroup
     from xla_nb.simulation import host
 
-    share = host.HostShare(ranks_here=2, first_rank=first, world_size=4, store=("127.0.0.1", port))
-    host.install(share)
+    host.install(2, HostGroup(2, index, ("127.0.0.1", port)))
     xmp.spawn(rank, start_method="fork")
 
 
@@ -109,6 +109,8 @@ def main() -> None:
     import torch.distributed as dist
     import torch_xla  # noqa: F401  # imported once, before forking
 
+    from xla_nb.topology import addresses
+
     reader, writer = os.pipe()
 
     def serve() -> None:
@@ -118,8 +120,10 @@ def main() -> None:
 
     server = forked(serve)
     port = int(os.read(reader, 10))
-    for pid in [forked(lambda first=first: host(first, port)) for first in (0, 2)]:  # type: ignore[misc]
-        os.waitpid(pid, 0)
+    with addresses.hold_port("127.0.0.1") as held:
+        held_port = held.getsockname()[1]
+        for pid in [forked(lambda index=index: host(index, held_port)) for index in range(2)]:  # type: ignore[misc]
+            os.waitpid(pid, 0)
     for pid in [forked(lambda index=index: gloo(index, port)) for index in range(4)]:  # type: ignore[misc]
         os.waitpid(pid, 0)
     os.kill(server, signal.SIGKILL)

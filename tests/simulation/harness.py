@@ -6,13 +6,12 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.fork_job import environment
+from xla_nb.topology import addresses
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,11 @@ class Launcher:
         statuses = json.loads(self._line())
         return [Job(Path(j["folder"]), s) for j, s in zip(jobs, statuses, strict=True)]
 
-    @contextmanager
-    def store(self) -> Iterator[tuple[str, int]]:
-        """The address of a TCPStore that another process serves."""
-        self._send("open store")
-        yield "127.0.0.1", int(self._line())
-        self._send("close store")
-        self._line()
+    def run_hosts(self, scenario: str, hosts: int, ranks: int = 2, **options: Any) -> list[Job]:
+        """Run a scenario on several hosts with this many ranks each."""
+        with addresses.hold_port("127.0.0.1") as held:
+            world = {"hosts": hosts, "address": held.getsockname(), **options}
+            return self.run(*(job(scenario, ranks, index=n, **world) for n in range(hosts)))
 
     def _send(self, request: object) -> None:
         assert self._process.stdin is not None
@@ -95,12 +92,16 @@ def job(
     ranks: int = 4,
     env: dict[str, str] | None = None,
     files: int | None = None,
-    **share: Any,
+    **group: Any,
 ) -> Any:
-    """Describe a job; `files` limits the open files of its processes."""
+    """Describe a job; `files` limits the open files of its processes. `group`: see HostGroup."""
     return {
         "scenario": scenario,
-        "share": {"ranks_here": ranks, **share},
+        "ranks": ranks,
         "env": env or {},
         "files": files,
+        "hosts": 1,
+        "index": 0,
+        "address": None,
+        **group,
     }

@@ -18,45 +18,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch.distributed as dist
-import torch_xla.distributed.xla_multiprocessing as xmp
-from torch_xla._internal import pjrt
+import torch_xla.distributed.xla_multiprocessing  # noqa: F401  # so that jobs need not
 
 from tests.simulation import programs, scenarios, this_rank
 from tests.support.fork_job import fork_job
+from xla_nb.messages.orders import HostGroup
 from xla_nb.runtimes import xla
-from xla_nb.simulation import host
+from xla_nb.runtimes.forking import Lifecycle
 
 
 def serve() -> None:
-    store = 0
-    answer: Any
     print("ready", flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        if request == "open store":
-            store, answer = fork_store()
-        elif request == "close store":
-            os.kill(store, signal.SIGKILL)
-            answer = os.waitpid(store, 0)[1]
-        else:
-            pids = [fork_job(partial(run_job, job)) for job in request]
-            answer = [os.waitpid(pid, 0)[1] for pid in pids]
-        print(json.dumps(answer), flush=True)
-
-
-def fork_store() -> tuple[int, int]:
-    """Fork a process that serves a TCPStore; return its pid and port."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        os.write(writer, str(served.port).encode())
-        signal.pause()
-    os.close(writer)
-    port = int(os.read(reader, 10))
-    os.close(reader)
-    return pid, port
+        pids = [fork_job(partial(run_job, job)) for job in json.loads(line)]
+        print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]), flush=True)
 
 
 def run_job(job: dict[str, Any]) -> None:
@@ -66,30 +41,27 @@ def run_job(job: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a broken pool sends it to other ranks
     os.environ.update(job["env"], FOLDER=str(folder))
-    share = job["share"]
-    if share.get("store"):  # JSON turns tuples into lists
-        share["store"] = tuple(share["store"])
     if job["files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (job["files"], job["files"]))
-    host.install(host.HostShare(**share))
+    address = job["address"] and tuple(job["address"])  # JSON turns tuples into lists
+    group = HostGroup(job["hosts"], job["index"], address)
+    chips.append(xla.prepare(SimpleNamespace(device="CPU", ranks=job["ranks"], host_group=group)))
     if not (child := os.fork()):  # like cell code that forks before the ranks start
         os._exit(0)
     os.waitpid(child, 0)
-    pjrt.initialize_multiprocess = enter
-    xmp.spawn(run_rank, args=(job["scenario"], job["folder"]), start_method="fork")
+    main = partial(run_rank, job["scenario"], job["folder"])
+    chips[0].start(Lifecycle(enter, main, lambda death: None))
 
 
-own_way_in = pjrt.initialize_multiprocess
+#: In a job and its ranks: the prepared runtime.
+chips: list[xla.Chips] = []
 
 
 def enter(local_rank: int, processes: int) -> None:
-    """Start a rank as a run does: its function runs in the main thread, which gets signals."""
-    pools = SimpleNamespace(ThreadPoolExecutor=xla._device_pool)
-    pjrt.concurrent = SimpleNamespace(futures=pools)
-    own_way_in(local_rank, processes)
+    chips[0].join(local_rank, processes)
 
 
-def run_rank(rank: int, scenario: str, folder: str) -> None:
+def run_rank(scenario: str, folder: str, rank: int) -> None:
     signal.alarm(int(os.environ.get("ALARM", "60")))  # no test waits forever
     result: tuple[str, Any]
     try:

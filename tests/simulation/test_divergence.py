@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.simulation.harness import Job, Launcher, job
+from tests.simulation.harness import Job, Launcher
 
 Simulate = Callable[..., Job]
 
@@ -179,9 +178,7 @@ def test_exception_inside_a_collective_is_reported_to_the_other_ranks(simulate: 
 def test_exception_inside_a_collective_is_reported_to_other_hosts(
     launcher: Launcher,
 ) -> None:
-    with launcher.store() as address:
-        world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
-        hosts = launcher.run(*(job("raises_between_hosts", first_rank=n, **world) for n in (0, 2)))
+    hosts = launcher.run_hosts("raises_between_hosts", 2)
     ends = {rank: ended.value for host in hosts for rank, ended in host.ranks.items()}
     assert ends[0] == ends[2]
     assert ends[0].startswith("rank 1 raised MemoryError during all_reduce sum f32[")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.simulation.harness import Job, Launcher, job
-from xla_nb.topology import addresses
 
 Simulate = Callable[..., Job]
 COMMUNICATES = re.compile(
@@ -88,24 +86,8 @@ def test_concurrent_runs_do_not_interfere(launcher: Launcher) -> None:
     assert runs[1].values() == [[3.0, 3.0]] * 3
 
 
-@pytest.fixture(params=["separate store", "served by rank 0"])
-def meeting(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[dict[str, Any]]:
-    """The store where hosts meet, as options of the first host's share."""
-    if request.param == "served by rank 0":
-        with addresses.hold_port("127.0.0.1") as held:
-            yield {"store": held.getsockname(), "serves": True}
-    else:
-        with launcher.store() as address:
-            yield {"store": address}
-
-
-def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -> None:
-    world: dict[str, Any] = {"ranks": 2, "world_size": 4}
-    others = {"store": meeting["store"]}
-    hosts = launcher.run(
-        job("two_hosts", first_rank=0, **world, **meeting),
-        job("two_hosts", first_rank=2, **world, **others),
-    )
+def test_two_hosts_form_one_world(launcher: Launcher) -> None:
+    hosts = launcher.run_hosts("two_hosts", 2)
     values = [value for each in hosts for value in each.values()]
     assert values == [
         {
@@ -123,11 +105,8 @@ def test_two_hosts_form_one_world(launcher: Launcher, meeting: dict[str, Any]) -
 
 @pytest.mark.parametrize("ranks", [3, 2], ids=["two hosts", "three hosts"])
 def test_reductions_across_hosts_match_a_single_process(launcher: Launcher, ranks: int) -> None:
-    with launcher.store() as address:
-        world: dict[str, Any] = {"ranks": ranks, "world_size": 6, "store": address}
-        firsts = range(0, 6, ranks)
-        hosts = launcher.run(*(job("between_hosts", first_rank=n, **world) for n in firsts))
-    assert [each.values() for each in hosts] == [[None] * ranks] * len(firsts)
+    hosts = launcher.run_hosts("between_hosts", 6 // ranks, ranks)
+    assert [each.values() for each in hosts] == [[None] * ranks] * len(hosts)
 
 
 def test_calls_torch_xlas_process_group_lacks_fail_as_documented(simulate: Simulate) -> None:

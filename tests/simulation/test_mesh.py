@@ -111,7 +111,7 @@ def joined():
 
 def test_unsent_bytes_are_sent_before_later_messages(joined):
     here, there = joined
-    here.send(bytes(1_000_000), b"first")
+    here.send(bytes(1_000_000) + b"first")
     assert here.is_sending
     here.send(b"second")
     while there.inbox[1_000_000:] != b"firstsecond":

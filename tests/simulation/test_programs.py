@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.simulation.harness import Job, Launcher, job
+from tests.simulation.harness import Job, Launcher
 
 Simulate = Callable[..., Job]
 PROGRAMS = 40  # every other one fails; with these seeds, in each way at least twice
@@ -38,12 +37,7 @@ def test_programs_compute_correct_values_after_failed_ones(
 def test_programs_on_two_hosts_compute_correct_values_after_failed_ones(
     launcher: Launcher, seed: int, programs: int
 ) -> None:
-    with launcher.store() as address:
-        world: dict[str, Any] = {"ranks": 2, "world_size": 4, "store": address}
-        env = many(seed, programs)
-        hosts = launcher.run(
-            *(job("many_programs", first_rank=n, env=env, **world) for n in (0, 2))
-        )
+    hosts = launcher.run_hosts("many_programs", 2, env=many(seed, programs))
     found = ends(*hosts)
     assert min(found[end] for end in ENDS) > 3, found
 

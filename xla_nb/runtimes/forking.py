@@ -83,10 +83,11 @@ def fork(
     run: Callable[[int], object],
     report: Callable[[ProcessDied], None],
     *,
+    forked: Callable[[], None] = lambda: None,
     stay: bool = False,
 ) -> None:
     """Fork `count` processes, which call `run` with their number; return when all have ended, each
-    death having been reported.
+    death having been reported. `forked` is called once all have been forked.
 
     stay: each stays until all have run, or died; otherwise the others see it leave when its
     connections close. Raises OSError if one cannot be started, and kills those already running,
@@ -121,6 +122,7 @@ def fork(
                 process.join()
         raise
     os.close(writer)
+    forked()
     while alive:
         for fd in alive.keys() & connection.wait([*alive]):
             process = alive.pop(fd)

@@ -81,16 +81,7 @@ def prepare(order: Order) -> Chips:
     from xla_nb.simulation import host
 
     assert order.ranks is not None
-    group = order.host_group
-    simulated_host = host.install(
-        host.HostShare(
-            ranks_here=order.ranks,
-            first_rank=group.index * order.ranks,
-            world_size=group.hosts * order.ranks,
-            store=group.address,
-            serves=group.index == 0,
-        )
-    )
+    simulated_host = host.install(order.ranks, order.host_group)
     return SimulatedChips(order.ranks, order.ranks, pjrt.initialize_multiprocess, simulated_host)
 
 
@@ -176,12 +167,15 @@ class Chips(OnTorchXla):
         from torch_xla.distributed import xla_multiprocessing as xmp
 
         pools = SimpleNamespace(
-            ProcessPoolExecutor=functools.partial(_RankPool, life.report),
+            ProcessPoolExecutor=functools.partial(_RankPool, life.report, self.forked),
             ThreadPoolExecutor=_device_pool,
         )
         pjrt.concurrent = SimpleNamespace(futures=pools)
         pjrt.initialize_multiprocess = life.enter
         xmp.spawn(life.main, start_method="fork")
+
+    def forked(self) -> None:
+        """Called when all processes have been forked."""
 
     def join(self, local_rank: int, processes: int) -> None:
         self.enter_runtime(local_rank, processes)
@@ -210,6 +204,9 @@ class SimulatedChips(Chips):
     host: Any  # a SimulatedHost
     simulated = True
 
+    def forked(self) -> None:
+        self.host.mailboxes.close()
+
     def begin(self, number: int, members: Iterable[int] | None) -> None:
         self.host.programs.begin(number, members)
 
@@ -234,15 +231,19 @@ class _RankPool(contextlib.AbstractContextManager["_RankPool"]):
     """A stand-in for torch_xla's process pool, in which a death does not end the other ranks."""
 
     def __init__(
-        self, report: Callable[[ProcessDied], None], max_workers: int, mp_context: object
+        self,
+        report: Callable[[ProcessDied], None],
+        forked: Callable[[], None],
+        max_workers: int,
+        mp_context: object,
     ) -> None:
-        self._report = report
+        self._report, self._forked = report, forked
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def map(self, function: Callable[[int], object], ranks: range) -> list[dict[int, None]]:
-        fork(len(ranks), function, self._report, stay=True)
+        fork(len(ranks), function, self._report, forked=self._forked, stay=True)
         return [{rank: None} for rank in ranks]
 
 

@@ -23,10 +23,9 @@ from xla_nb.messages import channel
 from xla_nb.wording import ranks, several
 
 _CHUNK = 1 << 18  # bytes read at once
-_GATE_TIMEOUT = 60.0  # seconds until all ranks of a host must have begun
+_JOIN_TIMEOUT = 60.0  # seconds until all ranks of a host must have begun
 _PAUSE = 0.005  # seconds to wait for others to empty their mailboxes of descriptors
 _GREETING = 5.0  # seconds for a connecting rank to send its number
-_MAX_PARTS = 64  # buffers sent with one system call
 
 
 class StreamClosed(ConnectionError):
@@ -34,23 +33,17 @@ class StreamClosed(ConnectionError):
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"The stream to rank {rank} is closed.")
-        self.rank = rank
 
 
 @dataclass(frozen=True)
 class _Sending:
     """Data being sent, and how many bytes the socket has accepted, call by call."""
 
-    parts: tuple[memoryview, ...] = ()
+    data: bytes = b""
     accepted: list[int] = field(default_factory=list)
 
-    def rest(self) -> tuple[memoryview, ...]:
-        done = sum(self.accepted)
-        for index, part in enumerate(self.parts):
-            if done < len(part):
-                return (part[done:], *self.parts[index + 1 :])
-            done -= len(part)
-        return ()
+    def rest(self) -> memoryview:
+        return memoryview(self.data)[sum(self.accepted) :]
 
 
 class Stream:
@@ -67,22 +60,21 @@ class Stream:
         self._sending = _Sending()
         self._chunks = [b""]  # read and not yet dropped
 
-    def send(self, *parts: bytes | memoryview) -> None:
-        """Send these parts, after unsent earlier ones: as much as the socket accepts now. `flush`
+    def send(self, message: bytes) -> None:
+        """Send a message, after unsent earlier ones: as much as the socket accepts now. `flush`
         sends the rest."""
         with self.guard:
-            views = (memoryview(part) for part in parts)
-            self._sending = _Sending((*self._sending.rest(), *views))
+            unsent = self._sending.rest()
+            self._sending = _Sending(b"".join((unsent, message)) if unsent else message)
             self.flush()
 
     def flush(self) -> bool:
         """Send unsent data, as much as the socket accepts now; returns whether all is sent."""
         with self.guard:
             accepted = self._sending.accepted
-            while parts := self._sending.rest()[:_MAX_PARTS]:
-                call = map(self.sock.sendmsg, (parts,), ((),), (socket.MSG_DONTWAIT,))
+            while rest := self._sending.rest():
                 try:
-                    accepted.extend(call)
+                    accepted.extend(map(self.sock.send, (rest,), (socket.MSG_DONTWAIT,)))
                 except BlockingIOError:
                     return False
                 except OSError as error:
@@ -94,7 +86,7 @@ class Stream:
     @property
     def is_sending(self) -> bool:
         """Whether there may be unsent data."""
-        return bool(self._sending.parts)
+        return bool(self._sending.data)
 
     @property
     def inbox(self) -> bytes:
@@ -185,33 +177,10 @@ class Mailboxes:
         boxes = {rank: socket.socketpair(socket.AF_UNIX, kind) for rank in members}
         self._boxes = {rank: box for rank, (box, _) in boxes.items()}
         self._slots = {rank: slot for rank, (_, slot) in boxes.items()}
-        self._gate, self._gate_holder = os.pipe()  # reads end of file once no process holds it
-        self._owner = os.getpid()
-        self._forks_left = 0
-        # A rank is seen to be dead only when no process, including this one, holds its descriptors.
-        os.register_at_fork(after_in_parent=self._count_fork)
-
-    def expect_ranks(self) -> None:
-        """Tell the mailboxes that the next forks of this process are the ranks."""
-        self._forks_left = len(self._boxes)
-
-    def _count_fork(self) -> None:
-        if os.getpid() == self._owner and self._forks_left:
-            self._forks_left -= 1
-            if self._forks_left == 0:
-                self._close()
-                os.close(self._gate_holder)
-                os.close(self._gate)
 
     def claim(self, rank: int) -> dict[int, Stream]:
-        """In a rank: open a stream to every other rank, once each of them has begun.
-
-        Without that wait, a pool process that finishes before another has begun would get a second
-        rank. The stream to a rank that ended before it sent its end is closed.
-        """
-        os.close(self._gate_holder)
-        channel.ready(self._gate, _GATE_TIMEOUT)
-        os.close(self._gate)
+        """In a rank: open a stream to every other rank. The stream to a rank that ended before it
+        sent its end is closed."""
         streams: dict[int, Stream] = {}
         # A rank's own children must not hold its ends.
         os.register_at_fork(after_in_child=lambda: _close_all(streams.values()))
@@ -224,7 +193,7 @@ class Mailboxes:
         box = self._boxes.pop(rank)
         lower_count = len(self._slots) - 1 - len(streams)
         ranks_here = list(self._slots)
-        self._close()
+        self.close()
         with box:
             for sender, sock in _receive_sockets(box, lower_count):
                 streams[sender] = Stream(sender, sock)
@@ -233,7 +202,9 @@ class Mailboxes:
                 streams[other] = _closed_stream(other)
         return streams
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Called once all ranks have been forked: a rank is seen to be dead only when no process,
+        including the one that forked it, holds its descriptors."""
         for sock in (*self._boxes.values(), *self._slots.values()):
             sock.close()
         self._boxes.clear()
@@ -260,9 +231,9 @@ def _receive_sockets(box: socket.socket, count: int) -> Iterator[tuple[int, sock
     """The sockets that `count` ranks send, with their senders; fewer if some have ended. Raises
     TimeoutError."""
     for index in range(count):
-        if not channel.ready(box, _GATE_TIMEOUT):
+        if not channel.ready(box, _JOIN_TIMEOUT):
             missing = several(count - index, "rank")
-            raise TimeoutError(f"{missing} did not join within {_GATE_TIMEOUT:g} s.")
+            raise TimeoutError(f"{missing} did not join within {_JOIN_TIMEOUT:g} s.")
         number, fds, _, _ = socket.recv_fds(box, 4, 1)
         if not number:
             return

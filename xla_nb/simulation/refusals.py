@@ -38,6 +38,8 @@ _KERNELS = (
     "torch.nn.functional.scaled_dot_product_attention",
 )
 _DTENSOR = ("DTensor on XLA needs SPMD", "Use --runtime spmd")
+#: Never freed: it would take its kernels with it.
+_DTENSOR_KERNELS = Library("_dtensor", "IMPL")
 
 REFUSED = {
     "_xla_send": _CHANNELS,
@@ -77,15 +79,13 @@ def refuse(name: str, why: Why) -> Callable[..., NoReturn]:
     return refused
 
 
-def install_refusals() -> list[object]:
-    """Install the refusals in this process; the caller must keep the returned objects alive."""
+def install_refusals() -> None:
+    """Install the refusals in this process."""
     xlac: Any = torch_xla._XLAC
     for name, why in REFUSED.items():
         if hasattr(xlac, name):
             setattr(xlac, name, refuse(f"torch_xla._XLAC.{name}", why))
     custom_kernel.trace_pallas = refuse("Pallas kernels", _KERNELS)
     xr.use_spmd = refuse("torch_xla.runtime.use_spmd", _SPMD)
-    library = Library("_dtensor", "IMPL")
     name = "shard_dim_alltoall"
-    library.impl(name, refuse(f"_dtensor::{name}", _DTENSOR), "XLA")
-    return [library]
+    _DTENSOR_KERNELS.impl(name, refuse(f"_dtensor::{name}", _DTENSOR), "XLA")

@@ -35,6 +35,8 @@ _INEFFICIENT = (
     "Individual send/recv ops are inefficient on an XLA device. Consider using "
     "xla_model.collective_permute() and specifying all source-target pairs."
 )
+#: Never freed: it would take its kernels with it.
+_FUNCTIONAL_KERNELS = Library("_c10d_functional", "IMPL")
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -78,19 +80,17 @@ class XlacNames:
         host_values = fetch(values)
         write(values, self._carrier.all_reduce(Reduction(kind, scale), host_values, groups))
 
-    def _gather(
-        self, values: Sequence[Tensor], dim: int, count: int, groups: Groups, *_: object
-    ) -> list[Tensor]:
-        return self._carrier.all_gather(fetch(values), dim, groups)
-
     # `options`: dim, count, groups, and whether the layout is pinned.
+
+    def _gather(self, values: Sequence[Tensor], *options: Any) -> list[Tensor]:
+        dim, _, groups, *_ = options
+        return self._carrier.all_gather(fetch(values), dim, groups)
 
     def _xla_all_gather(self, value: Tensor, *options: Any) -> Tensor:
         return upload(self._gather([value], *options), value)[0]
 
     def _xla_all_gather_out(self, out: Tensor, value: Tensor, token: T, *options: Any) -> T:
-        write([out], self._gather([value], *options))
-        return token
+        return self._xla_all_gather_coalesced_out([out], [value], token, *options)
 
     def _xla_all_gather_coalesced(
         self, values: Sequence[Tensor], token: object, *options: Any
@@ -103,20 +103,12 @@ class XlacNames:
         write(outs, self._gather(values, *options))
         return token
 
-    def _scatter(
-        self,
-        kind: str,
-        values: Sequence[Tensor],
-        scale: float,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
-    ) -> list[Tensor]:
+    # `options`: scale, then the same.
+
+    def _scatter(self, kind: str, values: Sequence[Tensor], *options: Any) -> list[Tensor]:
+        scale, dim, count, groups, *_ = options
         host_values = fetch(values)
         return self._carrier.reduce_scatter(Reduction(kind, scale), host_values, dim, count, groups)
-
-    # `options`: scale, then the same.
 
     def _xla_reduce_scatter(
         self, kind: str, value: Tensor, token: T, *options: Any
@@ -127,8 +119,7 @@ class XlacNames:
     def _xla_reduce_scatter_out(
         self, kind: str, out: Tensor, value: Tensor, token: T, *options: Any
     ) -> T:
-        write([out], self._scatter(kind, [value], *options))
-        return token
+        return self._xla_reduce_scatter_coalesced_out(kind, [out], [value], token, *options)
 
     def _xla_reduce_scatter_coalesced(
         self, kind: str, values: Sequence[Tensor], token: object, *options: Any
@@ -176,7 +167,6 @@ class FunctionalNames:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._library = Library("_c10d_functional", "IMPL")
 
     def install(self) -> None:
         operators = dir(torch.ops._c10d_functional)
@@ -185,7 +175,7 @@ class FunctionalNames:
             for name, function in vars(type(self)).items():
                 if not name.startswith("_") and name != "install" and name in operators:
                     bound = torch.compiler.disable(function.__get__(self))
-                    self._library.impl(name, bound, "XLA", allow_override=True)
+                    _FUNCTIONAL_KERNELS.impl(name, bound, "XLA", allow_override=True)
 
     def _groups(self, name: str) -> Groups:
         if not name or not dist.is_initialized():
@@ -315,13 +305,11 @@ def _carry_pairs(carrier: Carrier) -> None:
     backend.ProcessGroupXla.recv = recv
 
 
-def carry(carrier: Carrier) -> list[object]:
-    """Replace the names in this process; the caller must keep the returned objects alive."""
+def carry(carrier: Carrier) -> None:
+    """Replace the names in this process."""
     watch_placeholders()
-    installed = XlacNames(carrier), FunctionalNames(carrier)
-    for names in installed:
-        names.install()
+    XlacNames(carrier).install()
+    FunctionalNames(carrier).install()
     _carry_model(carrier)
     _cut_compiled_graphs()
     _carry_pairs(carrier)
-    return [*installed]
