@@ -223,6 +223,20 @@ def test_ranks_stay_in_step_after_two_interrupts_while_waiting(pair, monkeypatch
     assert seen == [dict.fromkeys(range(2), number) for number in (b"0", b"1", b"2")]
 
 
+def test_interrupt_in_a_group_ends_its_collectives(pair, monkeypatch) -> None:
+    """The other rank's message would otherwise become that of the next collective."""
+    early, late = (Agreement(each.mesh) for each in pair)
+    with monkeypatch.context() as patch:
+        patch.setattr(early.mesh, "poll", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            early.meet("sum", range(2), [b"0"])
+    reason = "rank 0 raised KeyboardInterrupt during sum"
+    assert late.meet("sum", range(2), [b"0"]) == {0: b"0", 1: b"0"}
+    for agreement in (early, late):
+        with pytest.raises(CollectiveMismatch, match=reason):
+            agreement.meet("sum", range(2), [b"1"])
+
+
 def interrupt(*_: object) -> bool:
     raise KeyboardInterrupt
 

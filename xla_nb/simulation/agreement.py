@@ -136,11 +136,18 @@ class Agreement:
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_members(mine, others)
         self._check_farewells(mine, {}, others)
+        board = self._board if dealt is None and self._is_whole_world(members) else None
         try:
-            if self._board is not None and self._is_whole_world(members) and dealt is None:
-                self._meet_at_board(self._board, mine, payload)
-                return {**self._board.payloads(self._visits[-1].step)}
+            if board is not None:
+                self._meet_at_board(board, mine, payload)
+                return {**board.payloads(self._visits[-1].step)}
             return self._meet_over_streams(mine, others, payload, dealt or {})
+        except (CollectiveMismatch, RankLost):
+            raise
+        except BaseException as error:
+            if board is None or not payload:  # the others will continue without this rank
+                self.break_off(what, error)
+            raise
         finally:
             self._waits.stop()
 
@@ -206,9 +213,7 @@ class Agreement:
         visit.over, visit.payload = True, ()
 
     def _wait_at(self, board: Board, visit: _Visit, find_missing: Callable[[], list[int]]) -> None:
-        if not find_missing():
-            return
-        self._waits.start(visit.mine.what, find_missing)
+        self._waits.wait(visit.mine.what, find_missing)
         for _ in self._pauses(visit.mine, find_missing):
             if not find_missing():
                 break
@@ -274,7 +279,7 @@ class Agreement:
 
     def _collect(self, mine: Frame, missing: set[int]) -> dict[int, Frame]:
         frames: dict[int, Frame] = {}
-        self._waits.start(mine.what, missing.copy)
+        self._waits.wait(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
         for _ in self._pauses(mine, missing.copy):
             returned = self._returned_ranks(missing)
@@ -380,12 +385,10 @@ class Agreement:
         error has ended it here."""
         if self._failure is None:
             if not isinstance(error, (CollectiveMismatch, RankLost)):
-                error = self._as_mismatch(error, what)
+                name = type(error).__name__
+                reason = f"rank {self.mesh.rank} raised {name} during {shorten(what)}"
+                error = CollectiveMismatch(reason, follows=True)
             self._give_up(error)
-
-    def _as_mismatch(self, error: BaseException, what: str) -> CollectiveMismatch:
-        reason = f"rank {self.mesh.rank} raised {type(error).__name__} during {shorten(what)}"
-        return CollectiveMismatch(reason, follows=True)
 
     def _give_up(self, failure: RuntimeError) -> None:
         """Leave the step that others are in, so that none of them blames this rank for the end;

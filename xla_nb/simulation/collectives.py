@@ -8,8 +8,9 @@ torch_xla's names are in `torch_names`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,19 +93,15 @@ class Carrier:
         self.programs = programs
         self.rank = programs.rank
         self.size = programs.size
-        self._lock = programs.lock
 
     def all_reduce(
         self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
     ) -> list[Tensor]:
         reduction.check(tensors)
         packs = make_packs(tensors, rows=1)
-        with (
-            self.programs.lock,
-            self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting,
-        ):
-            for index, pack in enumerate(packs):
-                pack.put(meeting.all_reduce(index, reduction))
+        with self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting:
+            for pack in packs:
+                pack.put(meeting.all_reduce(pack, reduction))
         return collect_results(packs)
 
     def all_gather(
@@ -113,12 +110,9 @@ class Carrier:
         for tensor in tensors:
             _check_dim(name, tensor, dim)
         packs = make_packs(tensors, rows=1)
-        with (
-            self.programs.lock,
-            self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting,
-        ):
-            for index, pack in enumerate(packs):
-                pack.put_gathered(meeting.gather(index), dim)
+        with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
+            for pack in packs:
+                pack.put_gathered(meeting.gather(pack), dim)
         return collect_results(packs)
 
     def reduce_scatter(
@@ -134,9 +128,9 @@ class Carrier:
             _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
         packs = make_packs([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
         name = f"reduce_scatter {reduction}"
-        with self._lock, self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
-            for index, pack in enumerate(packs):
-                pack.put(reduction.fold(meeting.deal(index)))
+        with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
+            for pack in packs:
+                pack.put(reduction.fold(meeting.deal(pack)))
         return [shard.movedim(0, dim).contiguous() for shard in collect_results(packs)]
 
     def all_to_all(
@@ -147,28 +141,16 @@ class Carrier:
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
         packs = make_packs([pieces], rows=count)
         detail = f"split {split} concat {concat}"
-        with (
-            self.programs.lock,
-            self._meet("all_to_all", [tensor], groups, packs, detail) as meeting,
-        ):
-            received = meeting.deal(0).reshape(pieces.shape)
+        with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
+            received = meeting.deal(packs[0]).reshape(pieces.shape)
         return torch.cat(received.unbind(), concat)
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
         """Each pair's target gets its source's tensor; a rank that is not a target gets zeros."""
         grouping.check_pairs(pairs, self.size)
-        sources = [int(source) for source, _ in pairs]
-        targets = [int(target) for _, target in pairs]
         detail = f"pairs {grouping.plain(pairs)}"
-        packs = make_packs([tensor], rows=1)
-        with (
-            self.programs.lock,
-            self._meet("collective_permute", [tensor], (), packs, detail) as meeting,
-        ):
-            source = dict(zip(targets, sources, strict=True)).get(self.rank)
-            target = dict(zip(sources, targets, strict=True)).get(self.rank)
-            received = meeting.move(0, source, target)
-        return torch.zeros_like(tensor) if received is None else received.view(tensor.shape)
+        received = self._move("collective_permute", tensor, pairs, (), detail)
+        return torch.zeros_like(tensor) if received is None else received
 
     def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
         """Point to point: only these two ranks meet. Returns this rank's resulting tensor."""
@@ -176,16 +158,24 @@ class Carrier:
         grouping.check_rank("send/recv", target, self.size)
         if source == target:
             return tensor.clone()
+        pair = [source, target]
+        received = self._move("send/recv", tensor, [pair], [pair])
+        return tensor if received is None else received
+
+    def _move(
+        self, name: str, tensor: Tensor, pairs: Groups, groups: Groups, detail: str = ""
+    ) -> Tensor | None:
+        """Send the tensor to this rank's target, and return that of its source, if any."""
+        source = next((int(source) for source, target in pairs if target == self.rank), None)
+        target = next((int(target) for source, target in pairs if source == self.rank), None)
         packs = make_packs([tensor], rows=1)
-        pair = [[source, target]]
-        with self._lock, self._meet("send/recv", [tensor], pair, packs) as meeting:
-            is_target = self.rank == target
-            received = meeting.move(0, source if is_target else None, None if is_target else target)
-        return tensor if received is None else received.view(tensor.shape)
+        with self._meet(name, [tensor], groups, packs, detail) as meeting:
+            received = meeting.move(packs[0], source, target)
+        return None if received is None else received.view(tensor.shape)
 
     def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
-        with self._lock:
+        with self.programs.lock:
             (lengths,) = self.all_gather([torch.tensor([len(payload)])], 0, [], name)
             longest = int(lengths.max())
             if not longest:
@@ -195,6 +185,7 @@ class Carrier:
         rows = data.view(self.size, longest)
         return [row[:n].numpy().tobytes() for row, n in zip(rows, lengths.tolist(), strict=True)]
 
+    @contextlib.contextmanager
     def _meet(
         self,
         name: str,
@@ -202,7 +193,7 @@ class Carrier:
         groups: Groups,
         packs: Sequence[Pack],
         detail: str = "",
-    ) -> _Meeting:
+    ) -> Iterator[_Meeting]:
         group = self._group(groups)
         what = [name, *map(show, tensors)]
         if detail:
@@ -210,7 +201,8 @@ class Carrier:
         if groups:
             what.append(f"groups {grouping.plain(groups)}")
         members = grouping.ranks_to_meet(groups, group, self.size)
-        return _Meeting(self, " ".join(what), group, members, packs)
+        with self.programs.lock, _Meeting(self, " ".join(what), group, members, packs) as meeting:
+            yield meeting
 
     def _group(self, groups: Groups) -> list[int]:
         return grouping.find_group(groups, self.rank, self.size)
@@ -227,49 +219,33 @@ class _Meeting:
         members: Sequence[int],
         packs: Sequence[Pack],
     ) -> None:
-        self._carrier = carrier
+        self._memory = carrier.memory
+        self._rank = carrier.rank
         self._agreement = carrier.programs.agreement
         self._what = what
         self._group = group
         self._members = members
         self._packs = packs
-        self._index = group.index(carrier.rank) if carrier.rank in group else 0
-        self._rows: list[Tensor] | None = None  # of every pack, if sent with the frames
-        self._walk: Walk | None = None  # for larger ones, on one host
-        self._local_ranks = list(group)  # ranks of the group on this host
-        self._peers: list[int] = []  # on other hosts, for all_reduce
+        self._index = group.index(self._rank)
+        size = sum(pack.nbytes for pack in packs)
+        self._is_small = size <= self._agreement.room(members)  # sent with the frames
+        self._local_ranks = [other for other in group if other in self._memory.members]
+        self._is_here = len(self._local_ranks) == len(group)  # the whole group is on this host
+        self._walk = Walk(self._memory, self._local_ranks, self._rank, self._barrier)
         self._part = 0  # barriers and swaps so far, the same on every rank
 
     def __enter__(self) -> _Meeting:
-        agreement = self._agreement
-        if sum(pack.nbytes for pack in self._packs) <= agreement.room(self._members):
-            payload = [view(pack.flat) for pack in self._packs]
-            self._rows = self._parse(agreement.meet(self._what, self._members, payload))
-            return self
-        self._choose_path()
-        try:
-            agreement.meet(self._what, self._members)
-        except KeyboardInterrupt as error:  # the others will start without this rank
-            agreement.break_off(self._what, error)
-            raise
+        payload = [view(pack.flat) for pack in self._packs] if self._is_small else ()
+        payloads = self._agreement.meet(self._what, self._members, payload)
+        if self._is_small:
+            self._parse(payloads)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._agreement.confirm(
-                self._what, self._local_ranks if self._walk or self._peers else ()
-            )
-        elif self._rows is None:  # others are in the middle of the collective
+            self._agreement.confirm(self._what, () if self._is_small else self._local_ranks)
+        elif not self._is_small:  # others are in the middle of the collective
             self._agreement.break_off(self._what, error)
-
-    def _choose_path(self) -> None:
-        """Choose the path of large values: shared memory if the whole group is on this host."""
-        memory, rank = self._carrier.memory, self._carrier.rank
-        self._local_ranks = [other for other in self._group if other in memory.members]
-        if len(self._local_ranks) == len(self._group):
-            self._walk = Walk(memory, self._group, rank, self._barrier)
-        else:
-            self._peers = grouping.same_share(self._group, rank, len(memory.members))
 
     def _barrier(self) -> None:
         """Wait until every rank of the group on this host has arrived."""
@@ -285,61 +261,54 @@ class _Meeting:
         what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
         return self._agreement.meet(what, ranks, dealt=dealt)
 
-    def _parse(self, payloads: Mapping[int, Buffer]) -> list[Tensor]:
-        """For every pack, one row per rank of the group."""
-        parsed, start, ranks = [], 0, len(self._group)
+    def _parse(self, payloads: Mapping[int, Buffer]) -> None:
+        """Set every pack's rows, one for each rank of the group."""
+        start = 0
         for pack in self._packs:
             end = start + pack.nbytes
             data = bytearray().join([payloads[rank][start:end] for rank in self._group])
             rows = torch.frombuffer(data, dtype=pack.dtype) if data else pack.flat
-            parsed.append(rows.view(ranks, pack.flat.numel()))
+            pack.gathered = rows.view(len(self._group), pack.flat.numel())
             start = end
-        return parsed
 
-    def gather(self, index: int) -> Tensor:
+    def gather(self, pack: Pack) -> Tensor:
         """The pack of every rank of the group, one row each."""
-        return self._gather(self._packs[index].flat) if self._rows is None else self._rows[index]
+        return self._gather(pack.flat) if pack.gathered is None else pack.gathered
 
-    def deal(self, index: int) -> Tensor:
+    def deal(self, pack: Pack) -> Tensor:
         """Send one row of the pack to each rank of the group; returns the rows received."""
-        flat, ranks = self._packs[index].flat, len(self._group)
-        shape = ranks, flat.numel() // ranks
-        if self._rows is None:
-            return self._deal(flat.view(shape))
-        return self._rows[index].view(ranks, *shape)[:, self._index]
+        ranks = len(self._group)
+        shape = ranks, pack.flat.numel() // ranks
+        if pack.gathered is None:
+            return self._deal(pack.flat.view(shape))
+        return pack.gathered.view(ranks, *shape)[:, self._index]
 
-    def all_reduce(self, index: int, reduction: Reduction) -> Tensor:
-        if self._rows is not None:
-            return reduction.fold(self._rows[index])
-        if self._walk is not None:
-            return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
-        if self._peers:
-            return self._all_reduce_over_hosts(self._packs[index].parts, reduction)
-        flat, ranks = self._packs[index].flat, len(self._group)
+    def all_reduce(self, pack: Pack, reduction: Reduction) -> Tensor:
+        if pack.gathered is not None:
+            return reduction.fold(pack.gathered)
+        if self._is_here:
+            return self._walk.all_reduce(pack.parts, reduction.fold)
+        if peers := grouping.same_share(self._group, self._rank, len(self._memory.members)):
+            fold = functools.partial(self._fold_over_hosts, reduction, peers)
+            return self._walk.all_reduce(pack.parts, fold)
+        flat, ranks = pack.flat, len(self._group)
         padding = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, padding)) if padding else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
         return self._gather(share).view(-1)[: flat.numel()]
 
-    def _all_reduce_over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
-        """Reduce in each host's memory first; then the ranks with the same share, one on each host,
-        fold theirs. So each value crosses the network once per host, not once per rank."""
-        host_reduction = Reduction(reduction.kind)
-
-        def fold(rows: Tensor) -> Tensor:
-            return reduction.fold(self._exchange(self._peers, host_reduction.fold(rows)))
-
-        carrier = self._carrier
-        return Walk(carrier.memory, self._local_ranks, carrier.rank, self._barrier).all_reduce(
-            parts, fold
-        )
+    def _fold_over_hosts(self, reduction: Reduction, peers: list[int], rows: Tensor) -> Tensor:
+        """Reduce this host's rows first, then those of the ranks with the same share, one on each
+        host. So each value crosses the network once per host, not once per rank."""
+        share = Reduction(reduction.kind).fold(rows)
+        return reduction.fold(self._swap_rows(peers, [share] * len(peers)))
 
     def _swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Send the tensors in `outgoing` to ranks, and fill those in `incoming` with what ranks
         send: in pieces, of which other ranks of this host may have fewer, or none."""
         self._part += 1
         sent, received = ({r: view(t) for r, t in side.items()} for side in (outgoing, incoming))
-        members = sorted({self._carrier.rank, *outgoing, *incoming})
+        members = sorted({self._rank, *outgoing, *incoming})
         size = max(map(len, (*sent.values(), *received.values())), default=0)
         for start in range(0, size, _PIECE):
             piece = slice(start, start + _PIECE)
@@ -348,49 +317,35 @@ class _Meeting:
             for rank, data in received.items():
                 data[piece] = payloads[rank]
 
-    def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
+    def move(self, pack: Pack, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return the pack of `source`; either may be None."""
-        is_own = source is not None and source == self._carrier.rank
-        sends = target is not None and target != self._carrier.rank
-        if self._walk is not None:  # all ranks take part in each of its steps
-            received = self._walk.move(self._packs[index].flat, None if is_own else source, sends)
-            return self._packs[index].flat.clone() if is_own else received
-        if is_own:
-            return self._packs[index].flat.clone()
-        if self._rows is not None:
-            return None if source is None else self._rows[index][self._group.index(source)]
-        buffer = torch.empty_like(self._packs[index].flat)
-        self._swap(
-            {target: self._packs[index].flat} if sends and target is not None else {},
-            {source: buffer} if source is not None else {},
-        )
-        return None if source is None else buffer
+        if pack.gathered is not None:
+            return None if source is None else pack.gathered[self._group.index(source)]
+        if source == self._rank:
+            return pack.flat.clone()
+        received = torch.empty_like(pack.flat)
+        outgoing = {} if target is None else {target: pack.flat}
+        self._swap(outgoing, {} if source is None else {source: received})
+        return None if source is None else received
 
     def _gather(self, flat: Tensor) -> Tensor:
-        if self._walk is not None:
+        if self._is_here:
             return self._walk.gather(flat)
-        return self._exchange(self._group, flat)
-
-    def _exchange(self, ranks: Sequence[int], flat: Tensor) -> Tensor:
-        """The tensors of these ranks, including this one, one row each."""
-        rows = flat.new_empty(len(ranks), flat.numel())
-        rows[ranks.index(self._carrier.rank)] = flat
-        self._swap_rows(ranks, [flat] * len(ranks), rows)
-        return rows
+        return self._swap_rows(self._group, [flat] * len(self._group))
 
     def _deal(self, rows: Tensor) -> Tensor:
-        if self._walk is not None:
+        if self._is_here:
             return self._walk.deal(rows)
-        received = torch.empty_like(rows)
-        received[self._index] = rows[self._index]
-        self._swap_rows(self._group, rows.unbind(), received)
-        return received
+        return self._swap_rows(self._group, rows.unbind())
 
-    def _swap_rows(
-        self, ranks: Sequence[int], outgoing: Sequence[Tensor], received: Tensor
-    ) -> None:
-        others = [(i, rank) for i, rank in enumerate(ranks) if rank != self._carrier.rank]
-        self._swap({r: outgoing[i] for i, r in others}, {r: received[i] for i, r in others})
+    def _swap_rows(self, ranks: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
+        """Send each of these ranks its row, and return the rows received, with this rank's own."""
+        own = ranks.index(self._rank)
+        received = rows[own].new_empty(len(ranks), rows[own].numel())
+        received[own] = rows[own]
+        others = [(i, rank) for i, rank in enumerate(ranks) if i != own]
+        self._swap({r: rows[i] for i, r in others}, {r: received[i] for i, r in others})
+        return received
 
 
 def _check_dim(name: str, tensor: Tensor, dim: int) -> None:

@@ -20,6 +20,7 @@ class Pack:
         self.dtype = tensors[0].dtype
         self.parts = [tensor.reshape(-1) for tensor in tensors]
         self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
+        self.gathered: Tensor | None = None  # every rank's, one row each, once received
         self.results: list[Tensor] = []
 
     @functools.cached_property
@@ -32,18 +33,18 @@ class Pack:
 
     def put_gathered(self, rows: Tensor, dim: int) -> None:
         """Set results that concatenate all ranks' tensors along `dim`."""
-        counts = [shape.numel() for shape in self._shapes]
-        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
-        self.results = [
-            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
-        ]
+        tensors_by_rank = map(self._split, rows)
+        self.results = [torch.cat(tensors, dim) for tensors in zip(*tensors_by_rank, strict=True)]
 
     def put(self, flat: Tensor) -> None:
         """Set results that are one of `rows` shares of each tensor along dimension 0."""
+        self.results = self._split(flat)
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
         shapes = [(*(n // self._rows for n in shape[:1]), *shape[1:]) for shape in self._shapes]
         counts = [shape.numel() // self._rows for shape in self._shapes]
         parts = zip(flat.split(counts), shapes, strict=True)
-        self.results = [part.reshape(shape) for part, shape in parts]
+        return [part.reshape(shape) for part, shape in parts]
 
 
 def make_packs(tensors: Sequence[Tensor], rows: int) -> list[Pack]:

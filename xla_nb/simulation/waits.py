@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 from xla_nb.stopwatch import Stopwatch, Wait
 
 
-class Waits:
-    """The collective that this rank waits in, and its total waiting time; usable in any thread."""
+class Waits(Stopwatch):
+    """Waiting times in collectives, and the collective that is waited in."""
 
     def __init__(self) -> None:
-        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
-        self._watch = Stopwatch()
+        super().__init__()
+        self._call: tuple[str, Callable[[], Iterable[int]]] = "", tuple
 
-    def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
-        self._wait = operation, time.monotonic(), missing
-        self._watch.start()
-
-    def stop(self) -> None:
-        self._wait = None
-        self._watch.stop()
+    def wait(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
+        """Begin to wait for ranks, until `stop`."""
+        self._call = operation, missing
+        self.start()
 
     @property
     def current(self) -> Wait | None:
-        wait = self._wait
-        if wait is None:
-            return None
-        operation, start, missing = wait
-        return Wait(operation, start, tuple(sorted(missing())))
-
-    @property
-    def seconds(self) -> float:
-        return self._watch.seconds
+        since, (operation, missing) = self.since, self._call
+        return None if since is None else Wait(operation, since, tuple(sorted(missing())))
