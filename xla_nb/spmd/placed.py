@@ -67,10 +67,7 @@ class Picture:
     tensors: Mapping[str, Placed]
 
     def __str__(self) -> str:
-        lines = [self._heading()]
-        for (name, *suffix), facts, parts in self._rows():
-            lines += ["", " ".join([name, *suffix]), *facts, *(f"  {part}" for part in parts)]
-        return "\n".join(lines)
+        return "\n".join([self._heading(), *self._lines()])
 
     __repr__ = __str__
 
@@ -79,7 +76,7 @@ class Picture:
         nbytes = sum(placed.bytes_per_device for placed in self.tensors.values())
         return f"{several(len(devices), 'device')}, {size(nbytes)} on each"
 
-    def _rows(self) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    def _lines(self) -> Iterator[str]:
         """Name, facts and parts of each tensor; repeated layers with the same placement are merged
         into one, with `*` for the layer's number."""
         groups: dict[tuple[str, Placed], list[str]] = {}
@@ -87,9 +84,10 @@ class Picture:
             pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
             groups.setdefault((pattern, placed), []).append(name)
         for (pattern, placed), names in list(groups.items())[:_MAX_TENSORS]:
-            title = [pattern, f"({len(names)} like this)"] if names[1:] else names
+            yield ""
+            yield f"{pattern} ({len(names)} like this)" if names[1:] else names[0]
             shape = "x".join(map(str, placed.shape)) or "scalar"
-            facts = f"{shape} {placed.dtype}, {size(placed.bytes_per_device)} on each device"
-            yield title, [facts], list(placed.lines())
+            yield f"{shape} {placed.dtype}, {size(placed.bytes_per_device)} on each device"
+            yield from (f"  {part}" for part in placed.lines())
         if len(groups) > _MAX_TENSORS:
-            yield [f"and {len(groups) - _MAX_TENSORS} more tensors"], [], []
+            yield from ("", f"and {len(groups) - _MAX_TENSORS} more tensors")
