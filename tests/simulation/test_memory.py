@@ -20,11 +20,11 @@ def row(rank: int, count: int) -> Tensor:
     return torch.arange(count, dtype=torch.float32) * rank + rank
 
 
-def walks(call: Callable[[Walk, int], Tensor], group: list[int]) -> dict[int, Tensor]:
+def walks(call: Callable[[Walk, int], Tensor | None], group: list[int]) -> dict[int, Tensor | None]:
     """Results of the call on each rank of the group; every rank is a thread."""
     memory, barrier = SharedMemory(RANKS), threading.Barrier(len(group))
 
-    def run(rank: int) -> Tensor:
+    def run(rank: int) -> Tensor | None:
         return call(Walk(memory, group, rank, lambda: barrier.wait(60) and None), rank)
 
     with ThreadPoolExecutor(len(group)) as pool:
@@ -40,14 +40,14 @@ def test_all_reduce_folds_rows_into_one(count: int, group: list[int]) -> None:
 
     expected = torch.stack([row(rank, count) for rank in group]).sum(0)
     for result in walks(reduce, group).values():
-        assert torch.equal(result, expected)
+        assert result is not None and torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("count", [1, CHUNK + 1, 3 * CHUNK + 2])
 def test_gather_returns_all_rows(count: int) -> None:
     expected = torch.stack([row(rank, count) for rank in (7, 5)])
     for result in walks(lambda walk, rank: walk.gather(row(rank, count)), [7, 5]).values():
-        assert torch.equal(result, expected)
+        assert result is not None and torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("count", [1, CHUNK + 1, 2 * CHUNK + 2])
@@ -57,7 +57,17 @@ def test_deal_gives_each_rank_its_rows(count: int) -> None:
 
     for index, result in enumerate(walks(deal, [*RANKS]).values()):
         wanted = [row(rank, 3 * count).view(3, count)[index] for rank in RANKS]
-        assert torch.equal(result, torch.stack(wanted))
+        assert result is not None and torch.equal(result, torch.stack(wanted))
+
+
+@pytest.mark.parametrize("count", [1, CHUNK + 1, 3 * CHUNK + 2])
+def test_move_sends_a_row_to_one_rank(count: int) -> None:
+    def move(walk: Walk, rank: int) -> Tensor | None:
+        return walk.move(row(rank, count), 6 if rank == 7 else None, sends=rank == 6)
+
+    moved = walks(move, [*RANKS])
+    assert moved[5] is None and moved[6] is None
+    assert moved[7] is not None and torch.equal(moved[7], row(6, count))
 
 
 def test_shared_memory_stays_small_with_many_ranks() -> None:

@@ -321,6 +321,8 @@ class _Meeting:
         """Send the pack to `target` and return the pack of `source`; either may be None."""
         if pack.gathered is not None:
             return None if source is None else pack.gathered[self._group.index(source)]
+        if self._is_here:  # all ranks take part in each of its steps
+            return self._walk.move(pack.flat, source, sends=target is not None)
         if source == self._rank:
             return pack.flat.clone()
         received = torch.empty_like(pack.flat)

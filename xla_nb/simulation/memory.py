@@ -108,6 +108,20 @@ class Walk:
             reduced[start : start + count] = areas[2 + turn, row, :count]
             start += count
 
+    def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
+        """Return the tensor that rank `source` of this host sends, if any."""
+        areas = self._memory.areas(flat.dtype)
+        received = None if source is None else torch.empty_like(flat)
+        for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
+            if sends:
+                areas[turn, self._rows[self._index], : stop - start] = flat[start:stop]
+            self._barrier()
+            if received is not None and source is not None:
+                row = source - self._memory.members.start
+                received[start:stop] = areas[turn, row, : stop - start]
+        self._barrier()
+        return received
+
     def _group_rows(self, area: Tensor) -> Tensor:
         """The group's rows; without a copy if the group is every rank of this host."""
         return area if self._rows == [*range(area.shape[0])] else area[self._rows]
