@@ -36,7 +36,7 @@ def test_value_that_became_unsendable_fails_only_cells_that_need_it(notebook):
 def test_missing_name_is_noted_only_in_cells_that_need_it(notebook):
     notebook.run("def reads(ask): return absent if ask else 0")
     notebook.cell("reads(False)")
-    assert any("name 'absent' is not defined" in note for note in notebook.notes)
+    assert any("`absent` is not defined" in note for note in notebook.notes)
     notebook.cell("1")
     assert notebook.notes == ()
 

@@ -250,9 +250,10 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
             lines[cut + left_out :],
             [*offsets[:cut], *offsets[cut + left_out : len(lines)]],
         )
-    *complete, rest = private.part(path, 0, _BLOCK).split(b"\n")
-    first = (complete or [rest])[:head]
+    *complete, begun = private.part(path, 0, _BLOCK).split(b"\n")
     start, last = _read_before(path, path.stat().st_size, tail)
+    is_whole_below = start <= sum(len(line) + 1 for line in complete)
+    first = (complete if is_whole_below else [*complete, begun])[:head]
     first_ends, last_ends = [*_ends_from(0, first)], [*_ends_from(start, last)]
     new = bisect.bisect_right(last_ends, first_ends[-1])  # few long lines: some are in both
     total = _count_newlines(path) if count is None else count
