@@ -45,7 +45,7 @@ def measure(rank):
     if len(everyone) == 4:
         found["reduce"] = milliseconds(reduce, TIMES)
     if rank == 0:
-        print("figures", json.dumps(found), flush=True)
+        print("figures " + json.dumps(found), flush=True)
 """
 
 

@@ -55,7 +55,7 @@ def measure(rank):
 
         figures[name] = timed(reduce, times), timed(copies, times)
     if rank == 0:
-        print("figures", json.dumps(figures), flush=True)
+        print("figures " + json.dumps(figures), flush=True)
 """
 GLOO = f"""
 def measure():
@@ -65,7 +65,7 @@ def measure():
         values = [torch.ones(count) for count in counts]
         figures[name] = timed(lambda: [dist.all_reduce(value) for value in values], times), 0
     if dist.get_rank() == 0:
-        print("figures", json.dumps(figures), flush=True)
+        print("figures " + json.dumps(figures), flush=True)
 
 debug_launcher(measure, num_processes={RANKS})
 """

@@ -63,7 +63,7 @@ def measure(rank):
         large = torch.nn.Linear(2048, 4096).to(device)  # 8.4 million parameters
         figures[name] = timed(training(large, rows, columns, finish), 15, first=5)
     if rank == 0:
-        print("figures", json.dumps(figures), flush=True)
+        print("figures " + json.dumps(figures), flush=True)
 """
 DDP = f"""
 def measure():
@@ -81,7 +81,7 @@ def measure():
 
     taken = timed(step, 60, first=5)
     if dist.get_rank() == 0:
-        print("figures", json.dumps({{"cnn": taken}}), flush=True)
+        print("figures " + json.dumps({{"cnn": taken}}), flush=True)
 
 debug_launcher(measure, num_processes={RANKS})
 """
