@@ -73,7 +73,7 @@ def main(rank):
     ),
 )
 def test_slow_first_batch_is_not_reported_as_waiting_for_data(watched, loop):
-    seconds = "1.5 if index == 0 else 0.0"  # like starting workers or importing a library
+    seconds = "3.0 if index == 0 else 0.0"  # like starting workers or importing a library
     cell = LOADER.format(items=40, seconds=seconds, work=0.1, loop=loop)
     sentences, _, _, text = watched(cell)
     assert not [one for one in sentences if "for data" in one]

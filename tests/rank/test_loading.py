@@ -75,35 +75,36 @@ def slow(clock):
 def test_only_time_in_the_loader_is_counted(watch, clock, slow):
     for _ in slow:
         clock.take(10.0)
-    assert watch.seconds == 2.0
+    assert watch.seconds == 3.0
 
 
-def test_first_wait_is_not_counted_but_later_epochs_are(watch, slow):
+def test_first_wait_of_each_program_is_also_counted_separately(watch, slow):
     list(slow)
     list(slow)
-    assert watch.seconds == 5.0
+    assert (watch.seconds, watch.first.seconds) == (6.0, 1.0)
+    loading.begin()
+    list(slow)
+    assert (watch.seconds, watch.first.seconds) == (9.0, 2.0)
 
 
-def test_first_wait_is_counted_beyond_the_start_allowance(watch, clock):
+def test_rank_is_seen_waiting_in_its_first_wait(watch, clock):
     class Late(Dataset):
         def __len__(self):
             return 1
 
         def __getitem__(self, index):
-            for seconds in (7.0, 6.0):
-                clock.take(seconds)
-                seen.append(watch.since is not None)
+            clock.take(7.0)
+            seen.append((watch.since, watch.seconds, watch.first.seconds))
             return torch.ones(2)
 
     seen = []
     list(DataLoader(Late()))
-    assert watch.seconds == 5.0
-    assert seen == [False, True]
+    assert seen == [(0.0, 7.0, 7.0)]
 
 
 def test_loader_under_progress_is_counted_once(watch, clock, slow):
     assert len(list(progress(slow))) == 3
-    assert watch.seconds == 2.0
+    assert watch.seconds == 3.0
 
 
 def test_nested_loaders_are_counted_once(watch, clock, slow):
@@ -117,16 +118,16 @@ def test_nested_loaders_are_counted_once(watch, clock, slow):
             return batch
 
     list(DataLoader(Outer()))
-    assert watch.seconds == 7.0
+    assert (watch.seconds, watch.first.seconds) == (14.0, 7.0)
 
 
 def test_waiting_on_a_device_queue_is_counted(watch, clock):
     loader = sys.modules["torch_xla.distributed.parallel_loader"].ParallelLoader()
     loader.get = lambda device: clock.take(2.0) or f"batch for {device}"
     assert loader.next_item("xla:0") == "batch for xla:0"
-    assert watch.seconds == 0.0
-    loader.next_item("xla:0")
     assert watch.seconds == 2.0
+    loader.next_item("xla:0")
+    assert (watch.seconds, watch.first.seconds) == (4.0, 2.0)
 
 
 def test_other_iterables_under_progress_are_counted(watch, clock):
@@ -135,7 +136,7 @@ def test_other_iterables_under_progress_are_counted(watch, clock):
 
     for _ in progress(map(loaded, range(3))):
         clock.take(10.0)
-    assert watch.seconds == 1.0
+    assert (watch.seconds, watch.first.seconds) == (1.5, 0.5)
 
 
 def test_generator_is_not_counted_because_it_may_train(watch, clock):
@@ -196,4 +197,4 @@ def test_wait_ends_when_the_loader_raises(watch, clock):
     with pytest.raises(ZeroDivisionError):
         list(DataLoader(Broken()))
     clock.take(10.0)
-    assert (watch.seconds, watch.since) == (2.0, None)
+    assert (watch.seconds, watch.since) == (4.0, None)

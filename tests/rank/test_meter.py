@@ -433,8 +433,10 @@ def test_idle_rank_is_sampled_once_and_then_rarely(metered):
 def test_sample_has_seconds_of_all_waits_so_far(metered):
     metered.waited = 12.5
     metered.book.loading.add(3.0)
+    metered.book.loading.add(1.0)
     seen = metered.final()
-    assert (seen.waited, seen.data_waited, seen.lock_waited) == (12.5, 3.0, 0.0)
+    assert (seen.waited, seen.lock_waited) == (12.5, 0.0)
+    assert (seen.data_waited, seen.first_data_waited) == (4.0, 3.0)
 
 
 def test_waited_seconds_are_none_if_unavailable(metered):

@@ -2,9 +2,7 @@
 torch_xla's loaders; and raise errors of those loaders in the rank.
 
 Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a separate thread. A
-loader without workers loads in that `next()`, which counts as waiting too. In a program's first
-wait for each kind of loader the first seconds are not counted: workers start then, and torch_xla's
-loader imports JAX.
+loader without workers loads in that `next()`, which counts as waiting too.
 """
 
 from __future__ import annotations
@@ -29,55 +27,45 @@ _WAITS = (
 )
 
 
-#: Seconds of the first waits that are not counted.
-_UNCOUNTED = 8.0
-
-
-class _Waits(Stopwatch):
-    """A rank's stopwatch; `first` runs instead in the first wait for each kind of loader."""
+class Waits(Stopwatch):
+    """A rank's stopwatch. `first` runs too in the first wait of each program: workers start then,
+    and torch_xla's loader imports JAX. `executed` returns how many graphs have been run, None if
+    they are not counted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = Stopwatch()
-        self._known_kinds: set[object] = set()
+        self.begin(lambda: None)
 
     def begin(self, executed: Callable[[], int | None]) -> None:
-        """Begin the next program, which has first waits again. `executed` returns how many graphs
-        have been run, None if they are not counted."""
-        self.executed = executed
-        self.add(max(0.0, self.first.seconds - _UNCOUNTED))
-        self.first = Stopwatch()
-        self._known_kinds.clear()
+        """Begin the next program, which has a first wait again."""
+        self.executed, self._has_waited = executed, False
 
-    @property
-    def since(self) -> float | None:
-        """Start of the current wait; None if not counted, so that the rank shows what it runs."""
-        return super().since or (self.first.since if self.first.seconds > _UNCOUNTED else None)
+    def start(self) -> bool:
+        is_outermost = super().start()
+        if is_outermost and not self._has_waited:
+            self.first.start()
+        return is_outermost
 
-    @property
-    def seconds(self) -> float:
-        return super().seconds + max(0.0, self.first.seconds - _UNCOUNTED)
+    def stop(self) -> None:
+        super().stop()
+        self.first.stop()
+        self._has_waited = True
 
-    @property
-    def measured(self) -> float:
-        """All seconds waited, counted or not."""
-        return super().seconds + self.first.seconds
-
-    def of(self, kind: object) -> Stopwatch:
-        """The stopwatch for the next wait for a loader of this kind."""
-        if self.first.since is not None or kind not in self._known_kinds:
-            self._known_kinds.add(kind)
-            return self.first
-        return self
+    def add(self, seconds: float) -> None:
+        super().add(seconds)
+        if not self._has_waited:
+            self.first.add(seconds)
+        self._has_waited = True
 
 
 #: The waits of this process's ranks; of a live rank across all its programs.
-_waits: OfRank[_Waits] = OfRank()
+_waits: OfRank[Waits] = OfRank()
 
 
-def begin(executed: Callable[[], int | None] = lambda: None) -> Stopwatch:
+def begin(executed: Callable[[], int | None] = lambda: None) -> Waits:
     """Time waits of the calling thread, which begins a program."""
-    waits = _waits.of(threading.get_ident()) or _waits.begin(_Waits())
+    waits = _waits.of(threading.get_ident()) or _waits.begin(Waits())
     waits.begin(executed)
     return waits
 
@@ -101,12 +89,12 @@ def _time(owner: str, name: str, module: ModuleType) -> None:
     @functools.wraps(wait)
     def timed_wait(*args: Any, **kwargs: Any) -> Any:
         waits = _waits.of(threading.get_ident())
-        if waits is None or not (watch := waits.of(wait)).start():
+        if waits is None or not waits.start():
             return wait(*args, **kwargs)
         try:
             return wait(*args, **kwargs)
         finally:
-            watch.stop()
+            waits.stop()
 
     setattr(cls, name, timed_wait)
 
@@ -155,8 +143,7 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
         return
     iterator = iter(iterable)
     while True:
-        watch = waits.of(type(iterable))
-        before, measured = waits.executed(), waits.measured
+        before, seconds = waits.executed(), waits.seconds
         start = time.monotonic()
         try:
             item = next(iterator)
@@ -164,5 +151,5 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
             return
         elapsed = time.monotonic() - start  # excludes the count, which may be slow
         if waits.executed() == before:
-            watch.add(elapsed + measured - waits.measured)
+            waits.add(elapsed - (waits.seconds - seconds))
         yield item

@@ -149,6 +149,7 @@ class _Totals(NamedTuple):
     counts: Counts
     waited: float | None  # seconds in collectives; None if not visible
     data_waited: float
+    first_data_waited: float
     lock_waited: float
     locks: int
 
@@ -176,7 +177,7 @@ class Meter:
         self.has_returned = False
         self._handler: object = None  # of SIGINT, while a program runs; None over all programs
         self._changes = StepChanges(labels)
-        self._initial = _Totals(Counts(), 0.0, 0.0, 0.0, 0)
+        self._initial = _Totals(Counts(), 0.0, 0.0, 0.0, 0.0, 0)
         self._idle_since: float | None = None  # idle since, at the last tick
         self._thread = threading.get_ident()
         self._standstill = Standstill(self._thread)
@@ -207,6 +208,7 @@ class Meter:
             self._gauges.counts(),
             self._gauges.waited(),
             self._book.loading.seconds,
+            self._book.loading.first.seconds,
             self._lock.waited(self._thread),
             self._lock.taken,
         )
@@ -321,6 +323,7 @@ class Meter:
             waited=None if totals.waited is None else totals.waited - (initial.waited or 0.0),
             lock_waited=totals.lock_waited - initial.lock_waited,
             data_waited=totals.data_waited - initial.data_waited,
+            first_data_waited=totals.first_data_waited - initial.first_data_waited,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from xla_nb.rank import loading
+from xla_nb.rank.loading import Waits
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.figures import Row, encode
 from xla_nb.record.files import Appender, Losses
@@ -164,7 +165,7 @@ class Book:
 
     path: str | Path
     losses: Losses
-    loading: Stopwatch = field(default_factory=Stopwatch)
+    loading: Waits = field(default_factory=Waits)
     idle: Stopwatch = field(default_factory=Stopwatch)
     turned: Callable[..., None] = lambda **_: None
     loops: list[Progress[Any]] = field(default_factory=list)

@@ -56,7 +56,8 @@ class Sample:
     waited          seconds of waiting in collectives so far, with the wait in progress; None if
                     not visible, as on a TPU
     lock_waited     the same for the `lock`
-    data_waited     seconds of waiting for a loader's next batch so far
+    data_waited     seconds of waiting for a loader's next batch so far; `first_data_waited` of
+                    these in the first wait, in which the loader's workers start
     blocked         seconds in calls that only wait so far
     idle            seconds in which a live rank had nothing to run so far
     steps           step markers (torch_xla.sync)
@@ -89,6 +90,7 @@ class Sample:
     waited: float | None = None
     lock_waited: float = 0.0
     data_waited: float = 0.0
+    first_data_waited: float = 0.0
     blocked: float = 0.0
     idle: float = 0.0
     steps: int = 0

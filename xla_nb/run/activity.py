@@ -82,7 +82,8 @@ def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
 class Window:
     """Counts of a rank between two samples: `seconds` in which it was not idle, and how many of
     these it was `compiling`, `waited` for others (None if not visible), was `locked` (waiting for
-    the `lock`), waited for `data` and was `blocked`. `executed` counts at most one graph per step.
+    the `lock`), waited for `data` (`first_data` in the first wait) and was `blocked`. `executed`
+    counts at most one graph per step.
     """
 
     seconds: float
@@ -96,6 +97,7 @@ class Window:
     blocked: float
     fallbacks: Mapping[str, int]
     newest: Sample
+    first_data: float = 0.0
 
     @classmethod
     def between(cls, old: Sample, new: Sample) -> Window:
@@ -112,6 +114,7 @@ class Window:
             blocked=new.blocked - old.blocked,
             fallbacks={n: c - old.fallbacks.get(n, 0) for n, c in new.fallbacks.items()},
             newest=new,
+            first_data=new.first_data_waited - old.first_data_waited,
         )
 
     @property

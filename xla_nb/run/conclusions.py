@@ -60,7 +60,7 @@ class _Time:
         steps = [max(w.newest.done, w.newest.graphs) for w in self.windows.values()]
         if max(steps, default=0) < _MIN_BATCHES:
             return None
-        seconds = {rank: w.data for rank, w in self.windows.items()}
+        seconds = {rank: w.data - w.first_data for rank, w in self.windows.items()}
         return self._find_waits("loading", "data", seconds)
 
     def _find_compiling(self) -> Concluded | None:
