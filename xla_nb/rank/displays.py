@@ -44,23 +44,14 @@ class Screen:
     def __init__(self, record: Record, rank: int, losses: Losses) -> None:
         self._journal = Journal(record.of_rank(rank, "displays"))
         self._losses = losses
-        self._cleared = (0, False)  # the journal's size after this process cleared it, and `wait`
 
-    def add(self, kind: str, **body: Any) -> int:
-        """Write a line; returns the journal's size in bytes. It raises nothing: a line that cannot
-        be written is reported."""
+    def add(self, kind: str, **body: Any) -> None:
+        """Write a line; one that the disk cannot take is reported."""
         line = encode(kind, **body)
         try:
-            return self._journal.add(line, clears=kind == "clear")
+            self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
             self._losses.note("all of its displays", problem)
-        return 0
-
-    def clear(self, wait: bool) -> None:
-        """Clear. A loop that clears and prints adds one line. Other processes may display too."""
-        nbytes = self._journal.nbytes
-        if nbytes and self._cleared != (nbytes, wait):
-            self._cleared = (self.add("clear", wait=wait), wait)
 
 
 #: The screens of this process's ranks.
@@ -135,7 +126,7 @@ def clear_output(wait: bool = False) -> None:
     """`IPython.display.clear_output` on a rank: clears its displays, not its lines of output."""
     screen = screens.here()
     if screen is not None:
-        screen.clear(bool(wait))
+        screen.add("clear", wait=bool(wait))
 
 
 def is_figure(value: object) -> bool:

@@ -182,33 +182,34 @@ class Journal:
     def __init__(self, path: str | Path) -> None:
         self._path = path
 
-    def add(self, line: bytes, *, clears: bool = False) -> int:
-        """Append a line from `encode`, whole or not at all; returns the journal's size in bytes. A
-        line that `clears` restarts a long journal. Raises OSError, also if the journal is full."""
+    def add(self, line: bytes, *, clears: bool = False) -> None:
+        """Append a line from `encode`, whole or not at all. One that `clears` restarts a long
+        journal; it is left out if the journal is empty, or ends with the same line, as in a loop
+        that clears and prints. Raises OSError, also if the journal is full."""
         fd = self._locked()
         try:
             nbytes = os.fstat(fd).st_size
+            if clears and os.pread(fd, len(line), max(0, nbytes - len(line))) in (b"", line):
+                return
             if clears and nbytes > MOST_BYTES:
                 scratch = partial(Path(self._path))
                 private.write(scratch, line)
                 scratch.rename(self._path)
-                return len(line)
+                return
             if nbytes + len(line) > JOURNAL:
                 limit = f"{size(JOURNAL)} is the limit for a rank's displays"
                 raise OSError(errno.ENOBUFS, f"{limit}, unless it clears them")
             if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # left by a killed process
                 line = b"\n" + line
-            _append(fd, line, nbytes)
-            return nbytes + len(line)
+            try:
+                while line:
+                    line = line[os.write(fd, line) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, nbytes)
+                raise
         finally:
             os.close(fd)
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes; 0 before the first line."""
-        with contextlib.suppress(OSError):
-            return Path(self._path).stat().st_size
-        return 0
 
     def _locked(self) -> int:
         """The file, open and locked by this thread."""
@@ -220,14 +221,3 @@ class Journal:
                 if os.path.samestat(os.fstat(fd), Path(self._path).stat()):
                     return fd
             os.close(fd)  # another process restarted it
-
-
-def _append(fd: int, line: bytes, size: int) -> None:
-    remaining = memoryview(line)
-    try:
-        while remaining.nbytes:
-            remaining = remaining[os.write(fd, remaining) :]
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, size)
-        raise
