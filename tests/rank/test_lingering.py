@@ -43,12 +43,12 @@ def test_job_waits_for_processes_and_their_descendants():
 reader, writer = os.pipe()
 rank(lambda: subprocess.Popen("exec 3<&0; setsid cat <&3 &", shell=True, stdin=reader))
 os.close(reader)
-waiting, rounds = job._wait_for_one, []
-def let_it_end(pids):
-    rounds.append(pids)
+remaining, rounds = job._remaining, []
+def let_it_end(known):
+    rounds.append(known)
     if len(rounds) == 2: os.close(writer)
-    waiting(pids)
-job._wait_for_one = let_it_end
+    return remaining(known)
+job._remaining = let_it_end
 job._wait_for_others([])
 print(len(rounds) > 1, linux.children())
 """
@@ -70,11 +70,12 @@ def start():
     while not linux.is_ending(child.pid): time.sleep(0.01)
     os._exit(0)
 rank(start)
-waiting = job._wait_for_one
-def let_it_end(pids):
-    os.close(writer)
-    waiting(pids)
-job._wait_for_one = let_it_end
+remaining, looks = job._remaining, []
+def let_it_end(known):
+    looks.append(known)
+    if len(looks) == 2: os.close(writer)
+    return remaining(known)
+job._remaining = let_it_end
 job._wait_for_others([])
 print(linux.children())
 """

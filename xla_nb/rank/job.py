@@ -13,9 +13,10 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from multiprocessing import connection, util
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
+_POLL = 0.02  # seconds between looks for processes that outlive the ranks
 _DIED_WITH_LOCK = "Rank {rank} died while holding `lock`; it has been released."
 
 
@@ -214,8 +216,8 @@ def _wait_for_others(known: Collection[int]) -> None:
     processes that outlive the ranks that started them. The notebook decides how long, and then ends
     the job."""
     # Twice: a list read while a child ends may omit others (proc(5), children).
-    while pids := _remaining(known) or _remaining(known):
-        _wait_for_one(pids)
+    while _remaining(known) or _remaining(known):
+        time.sleep(_POLL)
 
 
 def _remaining(known: Collection[int]) -> list[int]:
@@ -226,15 +228,6 @@ def _remaining(known: Collection[int]) -> list[int]:
         for pid in linux.children()
         if pid not in known and not linux.reaped(pid) and not linux.is_tracker(pid)
     ]
-
-
-def _wait_for_one(pids: list[int]) -> None:
-    """Wait until one of these children has ended, whose own children this process then adopts; or
-    for a moment, since a child that was just forked gets its program's name later."""
-    pidfds = [os.pidfd_open(pid) for pid in pids]
-    connection.wait(pidfds, 0.5)
-    for fd in pidfds:
-        os.close(fd)
 
 
 def _shortage(problem: str, error: OSError) -> _Refused:
