@@ -320,8 +320,7 @@ def test_second_meter_shares_the_thread(metered, tmp_path, monkeypatch):
         metered.next_sample()
 
 
-def test_sampler_thread_ends_when_nothing_is_left_to_meter(metered, monkeypatch):
-    monkeypatch.setattr(meter, "TICK", 2 * PATIENCE)
+def test_sampler_thread_ends_when_nothing_is_left_to_meter(metered):
     before = set(threading.enumerate())
     for _ in range(3):
         with metered.meter():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import queue
 import random
 import re
 import signal
@@ -367,21 +366,17 @@ class Sampler:
 
     A program of live ranks shares the thread with the meter of the ranks themselves: starting or
     waking a thread takes as long as a short cell where there are more ranks than cores.
-
-    `begin` and `end` may be interrupted at any line of Python. An Event would then stay locked,
-    because it takes its lock in Python.
     """
 
     def __init__(self) -> None:
         self._meters: list[Meter] = []
         self._lock = threading.Lock()
-        self._no_meters = queue.SimpleQueue[None]()  # gets an item when no meters are left
         self._runs = False
 
     def begin(self, meter: Meter) -> None:
         with self._lock:
             if not self._runs:
-                threading.Thread(target=self._run, name="xla_nb-meter").start()
+                threading.Thread(target=self._run, name="xla_nb-meter", daemon=True).start()
                 self._runs = True
             self._meters.append(meter)
 
@@ -390,15 +385,12 @@ class Sampler:
         meter.end()
         with self._lock:
             self._meters.remove(meter)
-            if not self._meters:
-                self._no_meters.put(None)
 
     def _run(self) -> None:
         pause = _FIRST_DELAY
         rng = random.Random()  # not the user's generator; jitter, as a step may last a tick
         while True:
-            with contextlib.suppress(queue.Empty):
-                self._no_meters.get(timeout=pause)
+            time.sleep(pause)
             with self._lock:
                 meters = list(self._meters)
                 if not meters:
