@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from xla_nb import progress
 from xla_nb.rank import loading, reporting
+from xla_nb.rank.threads import OfRank
 
 
 class Clock:
@@ -48,6 +49,7 @@ def watch(clock, executed, tmp_path, monkeypatch):
     queues = SimpleNamespace(ParallelLoader=type("ParallelLoader", (), own))
     monkeypatch.setitem(sys.modules, "torch_xla.distributed.parallel_loader", queues)
     loading.watch_loaders()
+    monkeypatch.setattr(loading, "_waits", OfRank())
     yield reporting.begin(tmp_path / "rank-0.history", None, lambda: executed[0]).loading
     reporting.end()
 

@@ -70,11 +70,6 @@ def begin(executed: Callable[[], int | None] = lambda: None) -> Waits:
     return waits
 
 
-def end() -> None:
-    """Stop timing the calling thread."""
-    _waits.end()
-
-
 def watch_loaders() -> None:
     """Patch the loaders of this process so that waits for them are timed."""
     for module, owner, name in _WAITS:

@@ -91,7 +91,9 @@ def enter(local_rank: int, processes: int) -> None:
     (job,) = _inherited
     die_with_parent()
     rank = job.first + local_rank
-    job.captured = _captured(job, rank, processes)
+    job.captured = range(rank, rank + 1)
+    if processes < job.runtime.ranks:  # it has a thread per rank
+        job.captured = range(job.first, job.first + job.runtime.ranks)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
     _handle_interrupts(job)
@@ -104,12 +106,6 @@ def enter(local_rank: int, processes: int) -> None:
     except BaseException as error:
         job.program.sender.send(_failure(job.program, rank, error, _consequence(job, error)))
         sys.exit(1)
-
-
-def _captured(job: Inherited, rank: int, processes: int) -> range:
-    """The ranks that log to the file of `rank`: several if a process has a thread per rank."""
-    ranks = job.runtime.ranks
-    return range(rank, rank + 1) if processes == ranks else range(job.first, job.first + ranks)
 
 
 def _log_to(program: Loaded, rank: int) -> None:

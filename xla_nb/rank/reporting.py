@@ -296,8 +296,6 @@ def compute() -> None:
 
 def end() -> None:
     """Close the calling rank's book, after the user's function has ended."""
-    if over_programs.here() is None:
-        loading.end()
     if (book := _books.end()) is not None:
         book.close()
 
