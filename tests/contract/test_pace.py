@@ -78,6 +78,9 @@ def test_slow_first_batch_is_not_reported_as_waiting_for_data(watched, loop):
     sentences, _, _, text = watched(cell)
     assert not [one for one in sentences if "for data" in one]
     assert text.startswith("✓ 2 ranks finished in ")
+    spent = re.findall(r"waiting for data ([\d.]+) s", text.partition("whole run")[2])
+    assert all(float(each) >= 2.5 for each in spent)
+    assert bool(spent) == ("for n in" not in loop)  # a generator may train
 
 
 @pytest.mark.usefixtures("soon")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import os
 import re
 import signal
@@ -56,10 +57,8 @@ class Crashes:
 def _with_stack(death: ProcessDied, text: str) -> ProcessDied:
     """The death with the stack in `text`. faulthandler writes the innermost frame first; processes
     that the rank forked may have written theirs before."""
-    frames = _FRAME.findall(text.rpartition("Fatal Python error")[2])
-    files = [file for file, _, _ in frames]
-    end = next((index for index, file in enumerate(files) if file.startswith(_OURS)), len(frames))
-    inner = frames[:end][:_MAX_FRAMES]
+    frames = _FRAME.findall(text.rpartition("Fatal Python error")[2])[:_MAX_FRAMES]
+    inner = [*itertools.takewhile(lambda frame: not frame[0].startswith(_OURS), frames)]
     # A cell's label is not a path.
     place = next((f"{file}, line {line}" for file, line, _ in inner if file[:1] not in "/<"), "")
     lines = [f'  File "{file}", line {line}, in {name}' for file, line, name in reversed(inner)]
