@@ -10,7 +10,6 @@ import builtins
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from xla_nb.messages.channel import Sender
@@ -26,7 +25,6 @@ _OUTSIDE_RANK = (
     "input() works only in a function that runs on ranks, until it returns. Call it there, or "
     "before the launch."
 )
-_builtin_input: Callable[..., str] = builtins.input
 
 
 class Asker:
@@ -66,9 +64,7 @@ def install() -> None:
 
 def _input(prompt: object = "", /) -> str:
     if sys._getframe(1).f_globals.get("__name__") == "cmd":  # called by pdb
-        if getattr(sys.stdin, "closed", True):  # exit() has closed it
-            raise EOFError
-        return _builtin_input(prompt)
+        raise EOFError
     return _ask(prompt, secret=False)
 
 
