@@ -410,6 +410,15 @@ def test_single_rank_waiting_for_data_is_marked():
     )
 
 
+def test_first_wait_for_data_is_left_out():
+    newest = Sample(at=200.0, since=200.0, steps=30)
+    assert said(card(0), paces={0: pace(data=45.0, first_data=40.0, newest=newest)}) == (
+        "1 ranks running"
+    )
+    told = "Waiting for data took 15 s of the last 50 s"
+    assert said(card(0), paces={0: pace(data=45.0, first_data=30.0, newest=newest)}) == told
+
+
 def test_waiting_for_data_explains_a_slow_rank():
     newest = Sample(at=200.0, since=200.0, steps=100)
     slow = pace(data=16.0, waited=0.0, newest=newest)
