@@ -88,6 +88,13 @@ def attributes(obj: object) -> dict[str, Any]:
     return result
 
 
+def registered(obj: object) -> dict[str, Any]:
+    """The parameters, buffers and modules of a torch module; empty for other objects."""
+    attrs = attributes(obj)
+    groups = (attrs.get(key) for key in ("_parameters", "_buffers", "_modules"))
+    return {n: part for group in groups if isinstance(group, dict) for n, part in group.items()}
+
+
 def trace_of(error: BaseException) -> TracebackType | None:
     """`error.__traceback__`, whatever its class says."""
     trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)

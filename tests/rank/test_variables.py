@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,20 +48,15 @@ def test_description_survives_json():
 
 def test_tensor_description_has_shape_dtype_device_and_bytes():
     told = description(torch.zeros(4, 3, dtype=torch.bfloat16))
-    assert (told.type, told.shape, told.dtype, told.device, told.nbytes) == (
-        "Tensor",
-        (4, 3),
-        "bfloat16",
-        "cpu",
-        24,
-    )
+    (leaf,) = told.leaves
+    assert (told.type, leaf.shape, leaf.dtype, leaf.device) == ("Tensor", (4, 3), "bfloat16", "cpu")
+    assert leaf.nbytes == told.nbytes == 24
     assert told.text == "Tensor (4, 3) bfloat16"
 
 
 def test_single_number_is_shown_by_value():
-    assert description(torch.tensor(2.5)).text == "2.5"
-    assert description(np.float32(2.5)).text == "2.5"
-    assert description(0.1).text == "0.1"
+    for value in (torch.tensor(2.5), np.float32(2.5), 2.5):
+        assert description(value).leaves[0].value == "2.5"
 
 
 def test_shared_tensors_are_counted_once():
@@ -100,6 +96,13 @@ def test_slow_variable_is_marked_late_and_others_are_described(monkeypatch):
     assert slow.leaves[-1].state == "late"
     assert slow.leaves[-1].why == "inspecting it takes too long"
     assert quick.leaves[0].state == "known"
+
+
+def test_computing_on_request_does_not_use_up_the_time_to_read(monkeypatch):
+    monkeypatch.setattr(variables, "_ALL", 0.2)
+    monkeypatch.setattr(variables, "_compute", lambda value: time.sleep(0.3))
+    (told,) = describe({"x": torch.ones(2)}, ["x"], compute=True)
+    assert told.leaves[0].state == "known"
 
 
 def test_unreadable_variable_does_not_prevent_describing_others(monkeypatch):
@@ -514,10 +517,11 @@ gone = jnp.ones(2)
 gone.delete()
 names = {"model": model, "half": half, "array": jnp.arange(3.0), "gone": gone}
 told = {one.name: one for one in describe(names, list(names))}
+half = told["half"].leaves[0]
 as_array = describe({"x": jnp.ones(3)}, ["x"])[0].leaves[0].digest
 print(json.dumps({
     "states": {name: [leaf.state for leaf in one.leaves] for name, one in told.items()},
-    "half": [told["half"].dtype, told["half"].device, told["half"].leaves[0].digest == as_array],
+    "half": [half.dtype, half.device, half.digest == as_array],
     "gone": told["gone"].leaves[0].why,
 }))
 """

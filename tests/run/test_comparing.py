@@ -172,9 +172,9 @@ def test_hundreds_of_names_on_many_ranks_are_compared():
 
 def known(name, shape=(2,), digest="a", path=""):
     leaf = Leaf(path, "Tensor", "known", shape, "float32", "xla:0", 8, digest, 0, 1.0)
-    return Variable(name, "Tensor", (leaf,), shape=shape, dtype="float32")
+    return Variable(name, "Tensor", (leaf,))
 
 
 def pending(name, shape=(2,)):
     leaf = Leaf("", "Tensor", "pending", shape, "float32", "xla:0", 8)
-    return Variable(name, "Tensor", (leaf,), shape=shape, dtype="float32")
+    return Variable(name, "Tensor", (leaf,))

@@ -107,10 +107,9 @@ def _resolve(namespace: dict[str, Any], node: ast.expr) -> Any:
 
 def _attribute(value: Any, name: str) -> Any:
     is_class = isinstance(value, type)
-    attrs = {} if is_class else untrusted.attributes(value)
-    for group in (attrs, *(attrs.get(key, {}) for key in ("_parameters", "_buffers", "_modules"))):
-        if name in group:  # the last three are for a torch module
-            return group[name]
+    attrs = {} if is_class else untrusted.registered(value) | untrusted.attributes(value)
+    if name in attrs:
+        return attrs[name]
     attribute = inspect.getattr_static(value, name)
     if isinstance(attribute, _BINDING):
         return attribute.__get__(None, value) if is_class else attribute.__get__(value, type(value))
@@ -120,8 +119,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    modules = untrusted.attributes(value).get("_modules")  # of a torch container
-    if isinstance(modules, dict):
+    if modules := untrusted.registered(value):  # of a torch container
         return modules[str(key)]
     cls: Any = next(cls for cls in (dict, list, tuple) if isinstance(value, cls))
     return cls.__getitem__(value, key)

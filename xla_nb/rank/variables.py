@@ -16,22 +16,24 @@ import fractions
 import hashlib
 import importlib
 import inspect
+import itertools
 import math
 import pathlib
 import sys
 import time
 import types
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from xla_nb import untrusted
-from xla_nb.pickling import code_facts
 from xla_nb.pickling.libraries import jax_values
 from xla_nb.program.rank_cell import PREDEFINED
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
+
+T = TypeVar("T")
 
 #: known    the digest is available
 #: pending  lazily recorded on the device and not computed yet
@@ -88,16 +90,12 @@ class Leaf:
 class Variable:
     """One name of a rank's namespace; `text` is its value in at most 80 characters.
 
-    shape, dtype and device are those of a tensor or array, or common to all its tensors.
     nbytes: total size of its tensors and arrays, each counted once."""
 
     name: str
     type: str
     leaves: tuple[Leaf, ...]
     text: str = ""
-    shape: tuple[int, ...] | None = None
-    dtype: str = ""
-    device: str = ""
     nbytes: int = 0
 
 
@@ -126,80 +124,77 @@ def describe(
     """Describe the values of the names, omitting unbound ones; those past the time limit without
     content. `compute`: compute pending values first. All ranks must then be given the same names,
     since their graphs may contain collectives."""
-    end = time.monotonic() + _ALL
+    values = {name: namespace[name] for name in names if name in namespace}
+    if compute:
+        for value in values.values():
+            _compute(value)
     cache: dict[int, tuple[Any, Leaf]] = {}  # by id; holds the tensor so that the id stays valid
-    variables = []
-    for name in names:
-        if name in namespace:
-            value, seconds = namespace[name], max(0.0, min(_EACH, end - time.monotonic()))
-            variables.append(_variable(name, value, compute, seconds, cache))
-    return variables
+    end = time.monotonic() + _ALL
+    return [
+        _variable(name, value, compute, min(end, time.monotonic() + _EACH), cache)
+        for name, value in values.items()
+    ]
+
+
+def _compute(value: object) -> None:
+    """Have torch_xla compute what is pending in a value, in one graph."""
+    with contextlib.suppress(Exception):  # the leaf has the reason
+        parts = itertools.islice(_parts(value), MOST)
+        tensors = [part for _, part, leaf in parts if not leaf and _obstacle(part)[0] == "pending"]
+        if tensors:
+            _native()._xla_sync_multi(tensors, devices=[], wait=True, sync_xla_data=True)
 
 
 def _variable(
-    name: str, value: object, compute: bool, seconds: float, cache: dict[int, tuple[Any, Leaf]]
+    name: str, value: object, compute: bool, end: float, cache: dict[int, tuple[Any, Leaf]]
 ) -> Variable:
-    kind, check = untrusted.name_of(type(value)), _time_limit(seconds)
+    kind, seconds, nbytes = untrusted.name_of(type(value)), max(0.0, end - time.monotonic()), 0
     try:
-        if compute:
-            _compute([part for _, part, leaf in _parts(value, check) if not leaf and _pends(part)])
-        leaves, nbytes = untrusted.within(seconds, lambda: _collect(value, compute, check, cache))
+        leaves, nbytes = untrusted.within(seconds, lambda: _collect(value, compute, end, cache))
     except untrusted.TooLong:
         return Variable(name, kind, (Leaf("", kind, "late", why="inspecting it takes too long"),))
     except Exception as problem:
-        return Variable(name, kind, (Leaf("", kind, "opaque", why=_describe_error(problem)),))
-    tensors = [leaf for leaf in leaves if leaf.shape is not None]
-    sole = tensors[0] if len(leaves) == len(tensors) == 1 else None
-    text = sole.value if sole and sole.value else short_repr(value)
-    dtype, device = _common({leaf.dtype for leaf in tensors}), _common({x.device for x in tensors})
-    return Variable(name, kind, leaves, text, sole.shape if sole else None, dtype, device, nbytes)
+        leaves = (Leaf("", kind, "opaque", why=_describe_error(problem)),)
+    return Variable(name, kind, leaves, short_repr(value), nbytes)
 
 
-def _time_limit(seconds: float) -> Callable[[], None]:
-    """A check that raises `untrusted.TooLong` after so many seconds, to end abandoned work."""
-    end = time.monotonic() + seconds
-
-    def check() -> None:
+def _until(end: float, items: Iterable[T]) -> Iterator[T]:
+    """The items, as long as there is time. Raises `untrusted.TooLong`, to end abandoned work."""
+    for item in items:
         if time.monotonic() >= end:
             raise untrusted.TooLong
-
-    return check
+        yield item
 
 
 def _collect(
-    value: object, compute: bool, check: Callable[[], None], cache: dict[int, tuple[Any, Leaf]]
+    value: object, compute: bool, end: float, cache: dict[int, tuple[Any, Leaf]]
 ) -> tuple[tuple[Leaf, ...], int]:
     """The leaves of a value, and their total bytes. Tensors shared among models, optimizers and
-    names are read once."""
+    names are read once. `__torch_function__` of tensor subclasses is bypassed."""
     leaves: list[Leaf] = []
     sizes: dict[int, int] = {}
-    with _without_torch_function():
-        for path, part, leaf in _parts(value, check):
+    torch: Any = sys.modules.get("torch")
+    with torch._C.DisableTorchFunction() if torch else contextlib.nullcontext():
+        for path, part, leaf in _until(end, _parts(value)):
             if len(leaves) == MOST:
                 why = f"only the first {MOST:,} parts are compared"
                 leaves.append(Leaf("…", "", "opaque", why=why))
                 break
             if leaf is None and id(part) not in cache:
-                cache[id(part)] = part, _leaf(part, compute, check)
+                cache[id(part)] = part, _leaf(part, compute, end)
             leaves.append(leaf or replace(cache[id(part)][1], path=path))
             sizes[id(part)] = leaves[-1].nbytes
     return tuple(leaves), sum(sizes.values())
 
 
-def _without_torch_function() -> contextlib.AbstractContextManager[object]:
-    """Bypass `__torch_function__` of tensor subclasses."""
-    torch: Any = sys.modules.get("torch")
-    return torch._C.DisableTorchFunction() if torch else contextlib.nullcontext()
-
-
-def _leaf(value: Any, compute: bool, check: Callable[[], None]) -> Leaf:
+def _leaf(value: Any, compute: bool, end: float) -> Leaf:
     """The leaf of a value with elements, without its path."""
     kind, metadata = untrusted.name_of(type(value)), _metadata(value)
     try:
         state, why = _obstacle(value, compute)
         if why:
             return Leaf("", kind, state, **metadata, why=why)
-        content = _content(_read(value), check)
+        content = _content(_read(value), end)
     except untrusted.TooLong:
         raise
     except Exception as problem:
@@ -221,27 +216,20 @@ def _describe_error(problem: Exception) -> str:
     return f"reading it raised {untrusted.name_of(type(problem))}: {message}"
 
 
-def _common(texts: set[str]) -> str:
-    """The common text; `several` if they differ."""
-    return next(iter(texts)) if len(texts) == 1 else "several" if texts else ""
-
-
 # ---------------------------------------------------------------- the parts of a variable
 
 
 def _parts(
-    value: Any, check: Callable[[], None], path: str = "", ancestors: tuple[int, ...] = ()
+    value: Any, path: str = "", ancestors: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, Any, Leaf | None]]:
     """The parts, each with its path, and its leaf unless it has elements: models by parameter and
     buffer, optimizers by state, containers by item, and instances of Python classes by
     attribute."""
-    check()
     kind = untrusted.name_of(type(value))
     if _has_elements(value):
         yield path, value, None
     elif (text := _text(value)) is not None:
-        has_repr = type(value) in _COMPARED_BY_REPR
-        shown = text[: 2 * _MAX_TEXT].decode(errors="ignore") if has_repr else ""
+        shown = repr(value)[: 2 * _MAX_TEXT] if type(value) in _COMPARED_BY_REPR else ""
         yield path, value, _plain_leaf(path, kind, text, shown)
     elif id(value) in ancestors:
         yield path, value, _plain_leaf(path, kind, b"cycle%d" % ancestors[::-1].index(id(value)))
@@ -251,7 +239,7 @@ def _parts(
     else:
         yield path, value, _plain_leaf(path, kind, f"{kind} {len(children)}".encode())
         for step, child in children:
-            yield from _parts(child, check, path + step, (*ancestors, id(value)))
+            yield from _parts(child, path + step, (*ancestors, id(value)))
 
 
 def _has_elements(value: Any) -> bool:
@@ -279,27 +267,22 @@ def _text(value: Any) -> bytes | None:
         return f"{untrusted.name_of(cls)}.{value._name_}".encode()
     if inspect.isroutine(value) or isinstance(value, type | types.ModuleType):
         return f"{getattr(value, '__module__', '')}.{value.__name__}".encode(errors="replace")
-    if cls in (list, tuple, set, frozenset):
-        items = [*value]
-    elif cls is dict and len(value) > _MAX_ITEMS:
-        items = [*value.items()]
-    else:
-        return None
-    classes = {type(element) for item in items for element in (item if cls is dict else (item,))}
-    if not classes <= _COMPARED_BY_REPR:
-        return None
-    texts = map(repr, items)
-    return f"{cls.__name__} {[*texts] if cls in (list, tuple) else sorted(texts)}".encode()
+    if cls in (list, tuple, set, frozenset) or (cls is dict and len(value) > _MAX_ITEMS):
+        items = value.items() if cls is dict else value
+        atoms = [*value, *value.values()] if cls is dict else value
+        if _COMPARED_BY_REPR.issuperset(map(type, atoms)):
+            texts = map(repr, items)
+            return f"{cls.__name__} {[*texts] if cls in (list, tuple) else sorted(texts)}".encode()
+    return None
 
 
 def _children(value: Any) -> Sequence[tuple[str, object]] | None:
     """The parts of a container or object, each with its path step; None if they may not be all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        attrs = untrusted.attributes(value)
-        registered = [attrs.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
-        plain = {name: child for name, child in sorted(attrs.items()) if not name.startswith("_")}
-        children = {name: child for group in (*registered, plain) for name, child in group.items()}
+        attrs = sorted(untrusted.attributes(value).items())
+        plain = {name: child for name, child in attrs if not name.startswith("_")}
+        children = untrusted.registered(value) | plain
         return [(f".{name}", child) for name, child in children.items() if child is not None]
     if torch is not None and isinstance(value, torch.optim.Optimizer):
         # Parameters by number; not an override in the user's class.
@@ -317,17 +300,16 @@ def _children(value: Any) -> Sequence[tuple[str, object]] | None:
 
 
 def _has_attributes_only(cls: type) -> bool:
-    """Whether instances hold attributes only: all bases are Python classes without C fields."""
-    is_pure_python = all(base.__flags__ & code_facts.HEAP_TYPE for base in cls.__mro__[:-1])
-    return is_pure_python and cls.__basicsize__ == _Plain.__basicsize__ and not _is_installed(cls)
-
-
-def _is_installed(cls: type) -> bool:
-    """True for a class of an installed package other than torch: a matplotlib figure has a thousand
-    parts, many of them keyed by address."""
+    """Whether instances have the memory layout of a plain class's. Not for a class of an installed
+    package other than torch: a matplotlib figure has a thousand parts, many keyed by address."""
     module = untrusted.module_of(cls)
     file = str(getattr(sys.modules.get(module), "__file__", ""))
-    return "-packages/" in file and module.partition(".")[0] != "torch"
+    is_installed = "-packages/" in file and module.partition(".")[0] != "torch"
+    return _layout(cls) == _layout(_Plain) and not is_installed
+
+
+def _layout(cls: type) -> tuple[int, ...]:
+    return cls.__basicsize__, cls.__itemsize__, cls.__dictoffset__, cls.__weakrefoffset__
 
 
 class _Plain:
@@ -361,7 +343,7 @@ def _metadata(value: Any) -> dict[str, Any]:
     return {**metadata, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
 
 
-def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
+def _obstacle(value: Any, is_computed: bool = False) -> tuple[State, str]:
     """Why the elements of a tensor or array cannot be read; ("known", "") if they can."""
     array, why = _array(value), ""
     if jax_values.is_jax(array):
@@ -392,17 +374,6 @@ def _native() -> Any:
     return importlib.import_module("torch_xla")._XLAC
 
 
-def _pends(value: Any) -> bool:
-    return _obstacle(value, False)[0] == "pending"
-
-
-def _compute(tensors: Sequence[Any]) -> None:
-    """Have torch_xla compute these tensors in one graph. All ranks must pass the same ones, since
-    their graphs may contain collectives."""
-    if tensors:
-        _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
-
-
 def _read(value: Any) -> Any:
     """The elements, as a NumPy array or a CPU tensor. Waits for a device."""
     numpy: Any = importlib.import_module("numpy")
@@ -417,14 +388,16 @@ def _read(value: Any) -> Any:
     return numpy.asarray(value) if array is not None else numpy.array(value, dtype="float64")
 
 
-def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
-    """The fields of a Leaf that depend on its elements: equal numbers have equal digests."""
+def _content(array: Any, end: float) -> dict[str, Any]:
+    """The fields of a Leaf that depend on its elements: equal numbers have equal digests. Read in
+    small pieces, which takes little extra memory."""
     numpy: Any = importlib.import_module("numpy")
     hasher, nans, squares, finite = hashlib.sha256(), 0, 0.0, True
-    pieces, kind = _pieces(array, check), ""
-    for piece in pieces:
-        hasher.update(piece.view(numpy.uint8).data if piece.size else b"")
-        kind = piece.dtype.kind
+    flat, kind, value = array.reshape(-1), "", ""
+    for start in _until(end, range(0, len(flat), _PIECE)):
+        piece = _canonical(flat[start : start + _PIECE])
+        hasher.update(piece.view(numpy.uint8).data)
+        kind, value = piece.dtype.kind, str(piece[0]) if len(flat) == 1 else ""
         if kind in "biufc":
             nans += int(numpy.isnan(piece).sum())
             # Not with BLAS, whose threads would take cores from the other ranks.
@@ -432,42 +405,24 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
             squares += float(numpy.square(magnitudes).sum())
             finite = finite and magnitudes.size == piece.size
     norm = math.sqrt(squares) if kind in "biufc" and math.isfinite(squares) else None
-    value = str(piece[0]) if math.prod(array.shape) == 1 else ""
     statistics = {"nans": nans, "norm": norm, "finite": finite, "value": value}
     return {"digest": hasher.hexdigest()[:32], **statistics}
 
 
-def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
-    """The elements in row-major order, as small 1-D NumPy arrays: this takes little extra memory,
-    and the time limit is checked between pieces."""
-    flat = array.reshape(-1)
-    for start in range(0, max(1, math.prod(array.shape)), _PIECE):
-        check()
-        piece = flat[start : start + _PIECE]
-        yield _canonical(_as_numpy(piece) if jax_values.is_torch(piece) else piece)
-
-
-def _as_numpy(flat: Any) -> Any:
-    """The elements of a CPU tensor; dtypes that NumPy lacks (bfloat16) as float32."""
-    torch: Any = sys.modules["torch"]
-    flat = flat.resolve_conj().resolve_neg()
-    try:
-        return flat.numpy()
-    except TypeError:
-        return flat.to(torch.complex64 if flat.is_complex() else torch.float32).numpy()
-
-
 def _canonical(flat: Any) -> Any:
-    """The elements with all NaNs made the same, and -0.0 made 0.0."""
+    """A 1-D array or CPU tensor as a NumPy array, with all NaNs made the same and -0.0 made 0.0;
+    dtypes that NumPy lacks (bfloat16) as float32."""
     numpy: Any = importlib.import_module("numpy")
-    flat = numpy.ascontiguousarray(flat)
-    if not flat.dtype.isnative:
-        flat = flat.astype(flat.dtype.newbyteorder("="))
-    if flat.dtype.kind not in "fc":
-        return flat
-    with numpy.errstate(all="ignore"):  # signalling NaNs
-        flat = flat + flat.dtype.type(0)
-    nans = numpy.isnan(flat)
-    if nans.any():
-        flat[nans] = numpy.nan
+    if jax_values.is_torch(flat):
+        torch: Any = sys.modules["torch"]
+        flat = flat.resolve_conj().resolve_neg()
+        try:
+            flat = flat.numpy()
+        except TypeError:
+            flat = flat.to(torch.complex64 if flat.is_complex() else torch.float32).numpy()
+    flat = flat.astype(flat.dtype.newbyteorder("="), order="C", copy=False)
+    if flat.dtype.kind in "fc":
+        with numpy.errstate(all="ignore"):  # signalling NaNs
+            flat = flat + flat.dtype.type(0)
+        flat[numpy.isnan(flat)] = numpy.nan
     return flat

@@ -45,9 +45,6 @@ class Variables(dict[str, Compared]):
     def __repr__(self) -> str:
         return as_text(list(self.values()), self.who)
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/html": self._repr_html_(), "text/plain": repr(self)}
-
     def _repr_html_(self) -> str:
         compared = list(self.values())
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
@@ -106,16 +103,12 @@ def rows(compared: Sequence[Compared]) -> list[Row]:
 
 def _row(variable: Compared, limit: int) -> Row:
     usual = variable.usual
-    if usual.shape is None:
-        value = usual.text
-    else:
-        single = usual.leaves[0].value
-        value = f"{single or usual.shape} {usual.dtype}"
+    leaf, devices = usual.leaves[0], {one.device for one in usual.leaves if one.shape is not None}
     cells = (
         variable.name,
         usual.type,
-        value,
-        usual.device,
+        usual.text if leaf.shape is None else f"{leaf.value or leaf.shape} {leaf.dtype}",
+        "several" if len(devices) > 1 else "".join(devices),
         size(usual.nbytes) if usual.nbytes else "",
         spans(variable.by_rank),
         comparing.verdict(variable),
