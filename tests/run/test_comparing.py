@@ -56,13 +56,13 @@ def test_name_missing_on_some_ranks_is_reported():
 def test_majority_and_deviating_ranks_are_identified():
     one = only(*(torch.full((2,), value) for value in (1.0, 1.0, 2.0, 1.0)))
     (leaf,) = one.leaves
-    assert (leaf.majority, leaf.deviating) == ((0, 1, 3), (2,))
+    assert (leaf.groups[0], leaf.deviating) == ((0, 1, 3), (2,))
     assert one.usual.leaves[0].digest == one.by_rank[0].leaves[0].digest
 
 
 def test_no_rank_deviates_without_a_majority():
     (leaf,) = only(0.1, 0.2, 0.3).leaves
-    assert (leaf.majority, leaf.deviating) == ((), ())
+    assert leaf.deviating == ()
 
 
 def test_deviating_rank_is_named_even_if_another_leaf_differs_on_every_rank():
@@ -103,6 +103,11 @@ def test_list_of_one_number_is_not_shown_as_that_number():
 
 def test_lists_of_numbers_have_no_norm():
     assert comparing.sentence(only([1.0, 2], [1.0, 2], [1.0, 3])) == "rank 2 (different elements)"
+
+
+def test_long_texts_that_differ_beyond_what_is_shown_have_different_contents():
+    one, other = "x" * 100 + "a", "x" * 100 + "b"
+    assert comparing.sentence(only(one, one, other)) == "rank 2 (different contents)"
 
 
 def test_norms_have_enough_digits_to_differ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, get_args
 
 from xla_nb.rank.variables import Leaf, Variable
@@ -30,64 +30,58 @@ Verdict = Literal[
     "equal except for NaN", "equal", "alone",
 ]  # fmt: skip
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # the most important first
+_APART: tuple[Verdict, ...] = "different", "no majority"
 _MAX_LEAVES, _MAX_GROUPS = 3, 4  # leaves and groups of ranks listed individually
 _MAX_LENGTH = 40  # characters of a value or a type
 _DIGITS = (6, 9, 12, 17)  # of norms: as few as distinguish them
 
 
 @dataclass(frozen=True)
-class Group:
-    """Ranks with the same value."""
-
-    ranks: tuple[int, ...]
-    leaf: Leaf
-
-
-@dataclass(frozen=True)
 class ComparedLeaf:
     """A leaf over all ranks.
 
-    groups   ranks that know its value, grouped by value, the largest group first
+    known    its description on each rank that knows its value
+    unknown  its description on each rank that does not
     missing  ranks that have the variable but not the leaf
-    unknown  ranks that do not know its elements, with their descriptions
     """
 
     path: str
-    groups: tuple[Group, ...]
-    missing: tuple[int, ...]
+    known: Mapping[int, Leaf]
     unknown: Mapping[int, Leaf]
-
-    @property
-    def majority(self) -> tuple[int, ...]:
-        """The largest group, if it is more than half of the ranks that have the variable."""
-        total = sum(len(one.ranks) for one in self.groups) + len(self.missing) + len(self.unknown)
-        largest = self.groups[0].ranks if self.groups else ()
-        return largest if 2 * len(largest) > total else ()
+    missing: tuple[int, ...]
 
     @cached_property
-    def verdict(self) -> Verdict:
-        if any(group.leaf.part for group in self.groups):
-            return "sharded"
-        if len(self.groups) > 1 or self.missing:
-            return "different" if self.majority else "no majority"
-        if self.pending:
-            return "pending"
-        if self.unknown:
-            return "not compared"
-        return "equal except for NaN" if self.groups[0].leaf.nans else "equal"
+    def groups(self) -> list[tuple[int, ...]]:
+        """The ranks that know its value, grouped by value, the largest group first. A shard's
+        elements do not count: they differ by design."""
+        values = {
+            rank: (leaf.kind, leaf.shape, leaf.dtype, "" if leaf.part else leaf.digest)
+            for rank, leaf in self.known.items()
+        }
+        return sorted(alike(values).values(), key=len, reverse=True)
+
+    @property
+    def deviating(self) -> tuple[int, ...]:
+        """The ranks that differ from the majority: the largest group, if it is more than half of
+        the ranks that have the variable. None if there is no majority."""
+        majority = self.groups[0] if self.groups else ()
+        others = {*self.known, *self.missing}.difference(majority)
+        return tuple(sorted(others)) if len(majority) > len(others) + len(self.unknown) else ()
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The ranks that have only recorded it."""
         return tuple(rank for rank, leaf in self.unknown.items() if leaf.state == "pending")
 
-    @property
-    def deviating(self) -> tuple[int, ...]:
-        """The ranks that differ from the majority; none if there is none."""
-        if self.verdict != "different":
-            return ()
-        everyone = {*self.missing, *(rank for group in self.groups for rank in group.ranks)}
-        return tuple(sorted(everyone.difference(self.majority)))
+    @cached_property
+    def verdict(self) -> Verdict:
+        if len(self.groups) > 1 or self.missing:
+            return "different" if self.deviating else "no majority"
+        if any(leaf.part for leaf in self.known.values()):
+            return "sharded"
+        if self.unknown:
+            return "pending" if self.pending else "not compared"
+        return "equal except for NaN" if self.known[self.groups[0][0]].nans else "equal"
 
 
 @dataclass(frozen=True)
@@ -109,11 +103,16 @@ class Compared:
     def usual(self) -> Variable:
         """The variable on the rank that differs least often."""
         deviations = Counter(rank for leaf in self.leaves for rank in leaf.deviating)
-        return self.by_rank[min(self.by_rank, key=lambda rank: (deviations[rank], rank))]
+        return self.by_rank[min(self.by_rank, key=lambda rank: deviations[rank])]
 
     @property
     def deviating(self) -> tuple[int, ...]:
         return tuple(sorted({rank for leaf in self.leaves for rank in leaf.deviating}))
+
+    @property
+    def pending(self) -> set[int]:
+        """The ranks that have only recorded a part of it."""
+        return {rank for leaf in self.leaves for rank in leaf.pending}
 
 
 def compare(variables: Mapping[int, Sequence[Variable]]) -> list[Compared]:
@@ -125,8 +124,7 @@ def compare(variables: Mapping[int, Sequence[Variable]]) -> list[Compared]:
         for variable in variables[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
     results = [_compare(name, by_rank, sorted(variables)) for name, by_rank in by_name.items()]
-    first: tuple[Verdict, ...] = ("different", "no majority")
-    return sorted(results, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
+    return sorted(results, key=lambda one: ((*_APART, one.verdict).index(one.verdict), one.name))
 
 
 def _compare(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -> Compared:
@@ -147,24 +145,15 @@ def _compare(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -
 def _compare_leaf(
     path: str, leaf_by_rank: Mapping[int, Leaf], by_rank: Mapping[int, Variable]
 ) -> ComparedLeaf:
-    known = {
-        rank: (leaf.kind, leaf.shape, leaf.dtype, leaf.digest)
-        for rank, leaf in leaf_by_rank.items()
-        if leaf.state == "known"
-    }
-    same = sorted(alike(known).values(), key=lambda group: (-len(group), group))
-    groups = tuple(Group(group, leaf_by_rank[group[0]]) for group in same)
+    known = {rank: leaf for rank, leaf in leaf_by_rank.items() if leaf.state == "known"}
     unknown = {rank: leaf for rank, leaf in leaf_by_rank.items() if rank not in known}
-    return ComparedLeaf(path, groups, _missing(leaf_by_rank, by_rank), unknown)
-
-
-def _missing(leaf_by_rank: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
-    """The ranks without this leaf, except those that had no time for all leaves."""
-    return tuple(
+    # Except those that had no time for all leaves.
+    missing = tuple(
         rank
         for rank, variable in by_rank.items()
         if rank not in leaf_by_rank and not any(leaf.state == "late" for leaf in variable.leaves)
     )
+    return ComparedLeaf(path, known, unknown, missing)
 
 
 # ---------------------------------------------------------------- in words
@@ -172,15 +161,14 @@ def _missing(leaf_by_rank: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) 
 
 def verdict(comparison: Compared) -> str:
     """A short verdict: `equal`, `rank 2 differs`, `only on rank 0`."""
-    if comparison.verdict in ("different", "no majority"):
-        leaves = [leaf for leaf in comparison.leaves if leaf.verdict == comparison.verdict]
-        pending = {rank for leaf in leaves for rank in leaf.pending}
+    pending = f"pending on {ranks(comparison.pending)}" if comparison.pending else ""
+    if comparison.verdict in _APART:
         text = _differ(comparison.deviating)
-        return f"{text}, pending on {ranks(pending)}" if pending else text
+        return f"{text}, {pending}" if pending else text
     if comparison.verdict == "not on all":
         return f"only on {ranks(comparison.by_rank)}"
     if comparison.verdict == "pending":
-        return f"pending on {ranks({rank for leaf in comparison.leaves for rank in leaf.unknown})}"
+        return pending
     if comparison.verdict == "not compared":
         is_partial = any(leaf.verdict != "not compared" for leaf in comparison.leaves if leaf.path)
         return "not compared in full" if is_partial else "not compared"
@@ -197,7 +185,7 @@ def _differ(numbers: Sequence[int]) -> str:
 def sentence(comparison: Compared) -> str:
     """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, for a variable that differs;
     without ranks if there is no majority."""
-    different = [leaf for leaf in comparison.leaves if leaf.verdict in ("different", "no majority")]
+    different = [leaf for leaf in comparison.leaves if leaf.verdict in _APART]
     clauses = [f"{_label(leaf)}{', '.join(_differences(leaf))}" for leaf in different[:_MAX_LEAVES]]
     omitted = len(different) - len(clauses)
     clauses += [f"{omitted:,} more {'differs' if omitted == 1 else 'differ'}"] if omitted else []
@@ -212,13 +200,13 @@ def details(comparison: Compared) -> list[str]:
 
 def _detail(leaf: ComparedLeaf) -> str:
     name = _label(leaf)
-    if leaf.verdict in ("different", "no majority"):
+    if leaf.verdict in _APART:
         head = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
         clauses = [*head, *_differences(leaf)]
         clauses += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(clauses)}"
     if leaf.verdict == "equal except for NaN":
-        return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
+        return f"{name}{several(next(iter(leaf.known.values())).nans, 'element')} NaN on every rank"
     if leaf.verdict == "pending":
         return f"{name}{_not_computed(leaf)}"
     if leaf.verdict == "not compared":
@@ -240,45 +228,34 @@ def _differences(leaf: ComparedLeaf) -> list[str]:
     counts and norms."""
     if leaf.missing:
         return [f"missing on {ranks(leaf.missing)}"]
-    forms = (
-        ("type", lambda group: group.leaf.kind),
-        ("shape", lambda group: str(group.leaf.shape)),
-        ("dtype", lambda group: group.leaf.dtype),
-    )
-    texts = [text for label, form in forms if (text := _join_groups(leaf.groups, label, form))]
-    if texts:
-        return texts
-    if any(group.leaf.value for group in leaf.groups):
-        return [_join_groups(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
-    nans = _join_groups(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
-    texts = [text for text in (nans, _norms(leaf)) if text]
-    elements = all(one.leaf.shape is not None or one.leaf.norm is not None for one in leaf.groups)
-    return texts or ["different elements" if elements else "different contents"]
+    known = leaf.known.values()
+    has_elements = all(x.shape is not None or x.norm is not None for x in known)
+    norms = ""
+    # Of tensors and arrays only: a list of numbers is not a vector.
+    if all(x.shape is not None and x.norm is not None and x.finite for x in known):
+        distinct = (n for n in _DIGITS if len({f"{x.norm:.{n}g}" for x in known}) > 1)
+        digits = next(distinct, 0)
+        norms = _by_text(leaf, "norm", lambda x: f"{x.norm:.{digits}g}")
+    descriptions = [
+        _by_text(leaf, "type", lambda x: x.kind),
+        _by_text(leaf, "shape", lambda x: str(x.shape)),
+        _by_text(leaf, "dtype", lambda x: x.dtype),
+    ]
+    values = [_by_text(leaf, "", lambda x: x.value)]
+    statistics = [_by_text(leaf, "NaN elements", lambda x: f"{x.nans:,}"), norms]
+    for differences in (descriptions, values, statistics):
+        if any(differences):
+            return [text for text in differences if text]
+    return ["different elements" if has_elements else "different contents"]
 
 
-def _norms(leaf: ComparedLeaf) -> str:
-    """Norms of tensors and arrays only: a list of numbers is not a vector."""
-    leaves = [group.leaf for group in leaf.groups]
-    if any(x.shape is None or x.norm is None or not x.finite for x in leaves):
-        return ""
-    for digits in _DIGITS:
-        if text := _join_groups(leaf.groups, "norm", partial(_norm, digits)):
-            return text
-    return ""
-
-
-def _norm(digits: int, group: Group) -> str:
-    return f"{group.leaf.norm:.{digits}g}"
-
-
-def _join_groups(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
+def _by_text(leaf: ComparedLeaf, label: str, form: Callable[[Leaf], str]) -> str:
     """`shape (4, 3) (ranks 0–2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
-    by_text: dict[str, list[int]] = {}
-    for group in groups:
-        by_text.setdefault(in_one_line(form(group), _MAX_LENGTH), []).extend(group.ranks)
+    by_text = alike({rank: in_one_line(form(x), _MAX_LENGTH) for rank, x in leaf.known.items()})
     if len(by_text) < 2:
         return ""
-    clauses = [f"{text} ({ranks(numbers)})" for text, numbers in by_text.items()]
+    groups = sorted(by_text.items(), key=lambda item: len(item[1]), reverse=True)
+    clauses = [f"{text} ({ranks(numbers)})" for text, numbers in groups]
     omitted = len(clauses) - _MAX_GROUPS
     clauses[_MAX_GROUPS:] = [f"{omitted} more"] if omitted > 0 else []
     return f"{label} {', '.join(clauses)}".strip()

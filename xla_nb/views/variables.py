@@ -139,7 +139,7 @@ def notes(compared: Sequence[Compared]) -> list[str]:
     sentences = []
     if len(compared) > ROWS:
         sentences.append(f"… and {several(len(compared) - ROWS, 'more name')}")
-    if any(leaf.pending for variable in compared for leaf in variable.leaves):
+    if any(variable.pending for variable in compared):
         sentences.append("Pending: recorded on the device and not computed yet.")
     return sentences
 
