@@ -30,7 +30,7 @@ Verdict = Literal[
     "equal except for NaN", "equal", "alone",
 ]  # fmt: skip
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # the most important first
-_APART: tuple[Verdict, ...] = "different", "no majority"
+APART: tuple[Verdict, ...] = "different", "no majority"
 _MAX_LEAVES, _MAX_GROUPS = 3, 4  # leaves and groups of ranks listed individually
 _MAX_LENGTH = 40  # characters of a value or a type
 _DIGITS = (6, 9, 12, 17)  # of norms: as few as distinguish them
@@ -124,7 +124,7 @@ def compare(variables: Mapping[int, Sequence[Variable]]) -> list[Compared]:
         for variable in variables[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
     results = [_compare(name, by_rank, sorted(variables)) for name, by_rank in by_name.items()]
-    return sorted(results, key=lambda one: ((*_APART, one.verdict).index(one.verdict), one.name))
+    return sorted(results, key=lambda one: ((*APART, one.verdict).index(one.verdict), one.name))
 
 
 def _compare(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -> Compared:
@@ -162,7 +162,7 @@ def _compare_leaf(
 def verdict(comparison: Compared) -> str:
     """A short verdict: `equal`, `rank 2 differs`, `only on rank 0`."""
     pending = f"pending on {ranks(comparison.pending)}" if comparison.pending else ""
-    if comparison.verdict in _APART:
+    if comparison.verdict in APART:
         text = _differ(comparison.deviating)
         return f"{text}, {pending}" if pending else text
     if comparison.verdict == "not on all":
@@ -185,7 +185,7 @@ def _differ(numbers: Sequence[int]) -> str:
 def sentence(comparison: Compared) -> str:
     """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, for a variable that differs;
     without ranks if there is no majority."""
-    different = [leaf for leaf in comparison.leaves if leaf.verdict in _APART]
+    different = [leaf for leaf in comparison.leaves if leaf.verdict in APART]
     clauses = [f"{_label(leaf)}{', '.join(_differences(leaf))}" for leaf in different[:_MAX_LEAVES]]
     omitted = len(different) - len(clauses)
     clauses += [f"{omitted:,} more {'differs' if omitted == 1 else 'differ'}"] if omitted else []
@@ -200,7 +200,7 @@ def details(comparison: Compared) -> list[str]:
 
 def _detail(leaf: ComparedLeaf) -> str:
     name = _label(leaf)
-    if leaf.verdict in _APART:
+    if leaf.verdict in APART:
         head = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
         clauses = [*head, *_differences(leaf)]
         clauses += [_not_computed(leaf)] if leaf.pending else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xla_nb.messages.events import Concluded
-from xla_nb.run.comparing import Compared, sentence
+from xla_nb.run.comparing import APART, Compared, sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal except for NaN")
@@ -16,13 +16,16 @@ DRIFT = "drift"  #: the kind of conclusion about it
 
 @dataclass
 class _State:
-    """last: the label of the last cell after which the variable was compared; equal: by path, the
-    label of the last cell after which all ranks had the same leaf; told: the leaves already
-    reported as different, as drift or as possibly intended."""
+    """Leaves of a variable, by path.
 
-    last: str = ""
-    equal: dict[str, str] = field(default_factory=dict)
-    told: dict[str, frozenset[int] | None] = field(default_factory=dict)
+    equal  those that all ranks had the same at the last comparison
+    ever   those that all ranks had the same at any comparison
+    told   those already reported as different, with the ranks; none if that may be intended
+    """
+
+    equal: set[str] = field(default_factory=set)
+    ever: set[str] = field(default_factory=set)
+    told: dict[str, frozenset[int]] = field(default_factory=dict)
 
 
 class Watch:
@@ -46,47 +49,38 @@ class Watch:
         for var in compared:
             if (state := self._states.get(var.name)) is None:
                 continue
-            if news := self._news(var):
+            if news := _news(var, state):
                 conclusions.append(_conclude(var, cell, state, news))
-                state.told |= news
-            equal = {leaf.path for leaf in var.leaves if leaf.verdict in _EQUAL}
-            equal |= {_MISSING} if not var.missing else set()
-            state.equal |= dict.fromkeys(equal, cell)
-            state.told = {path: group for path, group in state.told.items() if path not in equal}
-            state.last = cell
+            state.equal = {leaf.path for leaf in var.leaves if leaf.verdict in _EQUAL}
+            state.equal |= {_MISSING} if not var.missing else set()
+            state.ever |= state.equal
+            told = {**state.told, **news}
+            state.told = {path: group for path, group in told.items() if path not in state.equal}
         return conclusions
 
-    def _news(self, var: Compared) -> dict[str, frozenset[int] | None]:
-        """The leaves on which ranks newly differ, each with these ranks. If each rank has its own
-        value, that may be intended (None), unless they had the same before."""
-        state = self._states[var.name]
-        groups: dict[str, frozenset[int] | None] = {}
-        for leaf in var.leaves:
-            if leaf.verdict == "different":
-                groups[leaf.path] = frozenset(leaf.deviating)
-            elif leaf.verdict == "no majority":
-                groups[leaf.path] = frozenset(var.by_rank) if leaf.path in state.equal else None
-        if var.verdict == "not on all":
-            groups[_MISSING] = frozenset(var.missing)
-        return {path: group for path, group in groups.items() if _is_news(state.told, path, group)}
+
+def _news(var: Compared, state: _State) -> dict[str, frozenset[int]]:
+    """The leaves on which ranks newly differ, each with these ranks. If each rank has its own
+    value, that may be intended (no ranks), unless they had the same before."""
+    groups = {
+        leaf.path: frozenset(leaf.deviating or (var.by_rank if leaf.path in state.ever else ()))
+        for leaf in var.leaves
+        if leaf.verdict in APART
+    }
+    if var.verdict == "not on all":
+        groups[_MISSING] = frozenset(var.missing)
+    told = state.told
+    return {path: g for path, g in groups.items() if path not in told or not g <= told[path]}
 
 
-def _is_news(
-    known: Mapping[str, frozenset[int] | None], path: str, group: frozenset[int] | None
-) -> bool:
-    return path not in known or (group is not None and not group <= (known[path] or frozenset()))
-
-
-def _conclude(var: Compared, cell: str, state: _State, news: Mapping[str, object]) -> Concluded:
+def _conclude(
+    var: Compared, cell: str, state: _State, news: Mapping[str, frozenset[int]]
+) -> Concluded:
     part = replace(var, leaves=tuple(leaf for leaf in var.leaves if leaf.path in news))
     detail = sentence(part) or f"missing on {ranks(var.missing)}"
     # It may have differed for longer if it was not known to be equal at the last comparison.
-    since = (
-        "has differed between ranks since"
-        if {state.equal.get(path) for path in news} == {state.last}
-        else "differs between ranks after"
-    )
-    is_wrong = any(group is not None for group in news.values())
+    was_equal = news.keys() <= state.equal
+    since = "has differed between ranks since" if was_equal else "differs between ranks after"
     how = f"{since} {cell}" if cell else "already differs between ranks"
     text = f"`{var.name}` {how}: {detail}"
-    return Concluded(kind=DRIFT, sentence=text, ranks=part.deviating, wrong=is_wrong)
+    return Concluded(kind=DRIFT, sentence=text, ranks=part.deviating, wrong=any(news.values()))
