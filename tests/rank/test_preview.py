@@ -61,6 +61,10 @@ def test_repr_cannot_compute_with_device_tensors():
 # ---------------------------------------------------------------- the preview of a result
 
 
+def preview_of(value):
+    return short_repr(value, reads=True)
+
+
 @pytest.mark.parametrize(
     ("value", "preview"),
     [
@@ -72,7 +76,7 @@ def test_repr_cannot_compute_with_device_tensors():
     ],
 )
 def test_short_value_is_shown_unchanged(value, preview):
-    assert module.preview(value) == preview
+    assert preview_of(value) == preview
 
 
 @dataclasses.dataclass
@@ -95,49 +99,49 @@ class Output:
     ],
 )
 def test_tensors_inside_a_result_are_shown_by_shape_and_dtype(value, preview):
-    assert module.preview(value) == preview
+    assert preview_of(value) == preview
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_long_bytes_show_only_their_start(kind):
-    assert module.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
+    assert preview_of(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
 
 
 def test_array_is_shown_by_shape_and_dtype():
-    assert module.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
+    assert preview_of(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
 
 
 def test_tensor_is_shown_by_shape_and_dtype():
-    assert module.preview(torch.ones(2, 3, dtype=torch.bfloat16)) == "Tensor (2, 3) bfloat16"
+    assert preview_of(torch.ones(2, 3, dtype=torch.bfloat16)) == "Tensor (2, 3) bfloat16"
 
 
 def test_nested_arrays_are_shown_by_shape_and_dtype():
     value = {"loss": 0.5, "grads": [np.zeros(4), torch.ones(2, 3, dtype=torch.bfloat16)]}
     preview = "{'loss': 0.5, 'grads': [ndarray (4,) float64, Tensor (2, 3) bfloat16]}"
-    assert module.preview(value) == preview
+    assert preview_of(value) == preview
 
 
 def test_scalar_array_is_shown_as_its_number():
-    assert module.preview(np.float32(0.5)) == "0.5"
-    assert module.preview(np.array(2)) == "array(2)"
+    assert preview_of(np.float32(0.5)) == "0.5"
+    assert preview_of(np.array(2)) == "array(2)"
 
 
 def test_long_string_keeps_both_ends():
-    preview = module.preview("a" * 1000 + "z" * 1000)
+    preview = preview_of("a" * 1000 + "z" * 1000)
     assert preview.startswith("'aaa")
     assert preview.endswith("zzz'")
     assert len(preview) <= 80
 
 
 def test_long_list_keeps_its_first_items():
-    assert module.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
+    assert preview_of(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
 
 
 def test_preview_has_at_most_80_characters():
     longest = ["x" * 36, "y" * 36]
-    assert module.preview(longest) == repr(longest)
+    assert preview_of(longest) == repr(longest)
     assert len(repr(longest)) == 80
-    assert module.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
+    assert preview_of(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
 
 
 @pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
@@ -146,7 +150,7 @@ def test_long_repr_is_truncated_at_any_depth(wrap):
         def __repr__(self):
             return "r" * 500
 
-    assert len(module.preview(wrap(Long()))) <= 80
+    assert len(preview_of(wrap(Long()))) <= 80
 
 
 def test_multiline_repr_is_shown_on_one_line():
@@ -154,7 +158,7 @@ def test_multiline_repr_is_shown_on_one_line():
         def __repr__(self):
             return "one\n  two\n"
 
-    assert module.preview(Lines()) == "one two"
+    assert preview_of(Lines()) == "one two"
 
 
 def test_value_with_failing_repr_is_named():
@@ -162,10 +166,10 @@ def test_value_with_failing_repr_is_named():
         def __repr__(self):
             raise ValueError
 
-    assert "Odd instance" in module.preview(Odd())
+    assert "Odd instance" in preview_of(Odd())
 
 
 def test_recursive_value_is_shown():
     value = []
     value.append(value)
-    assert len(module.preview(value)) <= 80
+    assert len(preview_of(value)) <= 80

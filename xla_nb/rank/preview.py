@@ -24,9 +24,9 @@ T = TypeVar("T")
 _LONGEST = 80  # characters
 _SECONDS = 0.5  # time limit for the repr of a variable
 _RESULT_SECONDS = 2.0  # and for that of a result: less than processes have to exit (run/run.py)
+_ATOMS = {int, float, bool, type(None), complex, str}  # with a quick repr of Python's own
 #: Functions of tensors that compute nothing.
 _HARMLESS = {"__get__", "dim", "size", "numel", "__len__", "is_floating_point"}
-_ATOMS = {int, float, bool, type(None), complex, str}
 _ROWS, _NAME = 12, 40  # most values of a dict shown one by one, and characters of a name
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # only valid on the rank
 
@@ -77,12 +77,20 @@ def of_tensor(tensor: Any) -> str:
     return f"{untrusted.name_of(type(tensor))} {shape} {dtype.removeprefix('torch.')}"
 
 
-# ---------------------------------------------------------------- results
+def short_repr(value: object, *, reads: bool = False) -> str:
+    """The value in at most 80 characters; `<Net: its repr() raised ValueError>` if repr fails.
+    `reads`: it is a result, and its tensors of one number show their value."""
 
+    def shorten() -> str:
+        return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
 
-def preview(value: object) -> str:
-    """A result in at most 80 characters."""
-    return _short_text(value, _RESULT_SECONDS, reads=True)
+    if type(value) in _ATOMS:
+        return shorten()
+    seconds = _RESULT_SECONDS if reads else _SECONDS
+    text = untrusted.words(lambda: in_short(shorten, reads=reads), "repr()", seconds)
+    if not text.startswith("<its repr()"):
+        return text
+    return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
 
 
 def numbers(value: object) -> dict[str, str]:
@@ -100,28 +108,6 @@ def numbers(value: object) -> dict[str, str]:
     with contextlib.suppress(BaseException):  # from a user's repr
         return untrusted.within(_RESULT_SECONDS, texts) if is_short else {}
     return {}
-
-
-# ---------------------------------------------------------------- variables
-
-
-def short_repr(value: object) -> str:
-    """The value in at most 80 characters; `<Net: its repr() raised ValueError>` if repr fails."""
-    if type(value) in _ATOMS:
-        return in_one_line(_Short(reads=False).repr(value), _LONGEST)
-    return _short_text(value, _SECONDS, reads=False)
-
-
-def _short_text(value: object, seconds: float, *, reads: bool) -> str:
-    """A short repr, computed in a separate thread; if it fails, the class and the problem."""
-
-    def shorten() -> str:
-        return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
-
-    text = untrusted.words(lambda: in_short(shorten, reads=reads), "repr()", seconds)
-    if not text.startswith("<its repr()"):
-        return text
-    return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
 
 
 class Unread(Exception):

@@ -34,7 +34,7 @@ from xla_nb.program import tracebacks
 from xla_nb.rank import cells, entries, loader, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.preview import numbers, preview
+from xla_nb.rank.preview import numbers, short_repr
 from xla_nb.rank.program import Loaded, OnRank, digest, keep
 from xla_nb.record.output import capture, flush, mend
 from xla_nb.runtimes import Prepared, RankInfo
@@ -317,7 +317,7 @@ def _run(job: Inherited, program: Loaded, rank: int, begin: Callable[[], RankInf
         if value is not None:  # its preview may hang or end the process; that of None is known
             event = events.RankFinished(
                 rank=rank,
-                preview=preview(value),
+                preview=short_repr(value, reads=True),
                 nbytes=nbytes,
                 numbers=numbers(value),
                 digest=digest(program.record.result(rank), rank),

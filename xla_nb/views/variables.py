@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xla_nb.run import comparing
@@ -18,14 +19,15 @@ ROWS, LINES, ALL_LINES = 100, 12, 200
 TITLES = ("Name", "Type", "Value", "Device", "Size", "Ranks", "Across ranks")
 _WIDEST = 24  # characters of a column of text, except the last
 _LONGEST = 80  # characters of a cell
-_SIGNS: dict[Verdict, tuple[str, str]] = {
-    "different": ("≠", RED),
-    "no majority": ("≠", GREY),
-    "not on all": ("◔", AMBER),
-    "pending": ("◌", GREY),
-    "not compared": ("?", GREY),
-    "equal except for NaN": ("=", AMBER),
-    "equal": ("=", GREEN),
+#: How a verdict is shown in the table, and counted in its summary, if at all.
+_SHOWN: dict[Verdict, tuple[str, str, str]] = {
+    "different": ("≠", RED, "differ{s}"),
+    "no majority": ("≠", GREY, "differ{s} by rank"),
+    "not on all": ("◔", AMBER, "not on all ranks"),
+    "pending": ("◌", GREY, "pending"),
+    "not compared": ("?", GREY, "not compared, or not in full"),
+    "equal except for NaN": ("=", AMBER, ""),
+    "equal": ("=", GREEN, ""),
 }
 _VALUE = TITLES.index("Value")
 _SHORT = 20  # characters of a cell that is kept on one line, unless it is a value
@@ -43,45 +45,37 @@ class Variables(dict[str, Compared]):
         self.who = prefix + several(world or ranks, "rank")
 
     def __repr__(self) -> str:
-        return as_text(list(self.values()), self.who)
+        lines = [*_text_lines(_rows(self.values())), self._summary(), *self._notes()]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        compared = list(self.values())
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
         return frame(
             f"{style};border:1px solid {EDGE};border-radius:6px",
-            div("", escaped(summary(compared, self.who))),
-            _table(rows(compared)),
-            *(div("font-size:12px", faint(note)) for note in notes(compared)),
+            div("", escaped(self._summary())),
+            _html_table(_rows(self.values())),
+            *(div("font-size:12px", faint(note)) for note in self._notes()),
         )
 
+    def _summary(self) -> str:
+        """`12 names on 4 ranks: 2 differ, 1 pending`."""
+        counts = Counter(variable.verdict for variable in self.values())
+        parts = [
+            f"{counts[verdict]} {words.format(s='s' if counts[verdict] == 1 else '')}"
+            for verdict, (_, _, words) in _SHOWN.items()
+            if words and counts[verdict]
+        ]
+        start = f"{several(len(self), 'name')} on {self.who}"
+        return f"{start}: {', '.join(parts)}" if parts else start
 
-def _table(rows: Sequence[Row]) -> str:
-    columns = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
-    titles = [faint(TITLES[n]) for n in columns]
-    longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
-    styles = [f"text-align:left{at_least(longest) if n == _VALUE else ''}" for n in columns]
-    lines = [line for row in rows for line in _lines(row, columns)]
-    return table(titles, lines, styles) if columns else ""
-
-
-def _lines(row: Row, columns: Sequence[int]) -> Iterator[Sequence[str]]:
-    sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
-    # The sign is in the first column, because a narrow page cuts off the last one.
-    cells = [
-        _cell(row.cells[n], whole=n != _VALUE, before=sign if n == columns[0] else "")
-        for n in columns
-    ]
-    yield [*(bit(MONO, cell) for cell in cells[:-1]), cells[-1]]
-    if row.lines:
-        below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
-        yield [div("padding-left:24px", *below)]
-
-
-def _cell(text: str, *, whole: bool, before: str = "") -> str:
-    html = before + escaped(text)
-    whole = whole and len(text) <= _SHORT
-    return bit(f"white-space:{'nowrap' if whole else 'normal;overflow-wrap:anywhere'}", html)
+    def _notes(self) -> list[str]:
+        """Notes about the table as a whole."""
+        sentences = []
+        if len(self) > ROWS:
+            sentences.append(f"… and {several(len(self) - ROWS, 'more name')}")
+        if any(variable.pending for variable in self.values()):
+            sentences.append("Pending: recorded on the device and not computed yet.")
+        return sentences
 
 
 @dataclass(frozen=True)
@@ -93,12 +87,12 @@ class Row:
     lines: tuple[str, ...]
 
 
-def rows(compared: Sequence[Compared]) -> list[Row]:
-    built, room = [], ALL_LINES
-    for variable in compared[:ROWS]:
-        built.append(_row(variable, min(LINES, room)))
-        room -= min(room, len(built[-1].lines))
-    return built
+def _rows(compared: Iterable[Compared]) -> list[Row]:
+    rows, room = [], ALL_LINES
+    for variable in itertools.islice(compared, ROWS):
+        rows.append(_row(variable, min(LINES, room)))
+        room -= min(room, len(rows[-1].lines))
+    return rows
 
 
 def _row(variable: Compared, limit: int) -> Row:
@@ -119,42 +113,45 @@ def _row(variable: Compared, limit: int) -> Row:
     return Row(variable.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))
 
 
-def summary(compared: Sequence[Compared], who: str) -> str:
-    """Summarize variables: `12 names on 4 ranks: 2 differ, 1 pending`."""
-    counts = Counter(variable.verdict for variable in compared)
-    words: dict[Verdict, str] = {
-        "different": "differ" if counts["different"] > 1 else "differs",
-        "no majority": "differ by rank" if counts["no majority"] > 1 else "differs by rank",
-        "not on all": "not on all ranks",
-        "pending": "pending",
-        "not compared": "not compared, or not in full",
-    }
-    parts = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
-    start = f"{several(len(compared), 'name')} on {who}"
-    return f"{start}: {', '.join(parts)}" if parts else start
+def _columns(rows: Sequence[Row]) -> list[int]:
+    """The columns that are not empty."""
+    return [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
 
 
-def notes(compared: Sequence[Compared]) -> list[str]:
-    """Notes about the table as a whole."""
-    sentences = []
-    if len(compared) > ROWS:
-        sentences.append(f"… and {several(len(compared) - ROWS, 'more name')}")
-    if any(variable.pending for variable in compared):
-        sentences.append("Pending: recorded on the device and not computed yet.")
-    return sentences
-
-
-def as_text(compared: Sequence[Compared], who: str) -> str:
-    """Format the table as text."""
-    table_rows = rows(compared)
-    if not table_rows:
-        return summary(compared, who)
-    *columns, last = (n for n in range(len(TITLES)) if any(row.cells[n] for row in table_rows))
-    cell_rows = (TITLES, *(row.cells for row in table_rows))
+def _text_lines(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    *columns, last = _columns(rows)
     head, *body = aligned(
-        [[*(shortened(cells[n], _WIDEST) for n in columns), cells[last]] for cells in cell_rows]
+        [
+            [*(shortened(cells[n], _WIDEST) for n in columns), cells[last]]
+            for cells in (TITLES, *(row.cells for row in rows))
+        ]
     )
     lines = [head]
-    for line, row in zip(body, table_rows, strict=True):
+    for line, row in zip(body, rows, strict=True):
         lines += [line, *(f"    {detail}" for detail in row.lines)]
-    return "\n".join([*lines, summary(compared, who), *notes(compared)])
+    return lines
+
+
+def _html_table(rows: Sequence[Row]) -> str:
+    columns = _columns(rows)
+    longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
+    styles = [f"text-align:left{at_least(longest) if n == _VALUE else ''}" for n in columns]
+    lines = [line for row in rows for line in _html_lines(row, columns)]
+    return table([faint(TITLES[n]) for n in columns], lines, styles) if columns else ""
+
+
+def _html_lines(row: Row, columns: Sequence[int]) -> Iterator[Sequence[str]]:
+    cells = [escaped(row.cells[n]) for n in columns]
+    if row.verdict in _SHOWN:  # in the first column, because a narrow page cuts off the last one
+        glyph, colour, _ = _SHOWN[row.verdict]
+        cells[0] = f"{chip(glyph, colour)} {cells[0]}"
+    for place, n in enumerate(columns):
+        is_whole = n != _VALUE and len(row.cells[n]) <= _SHORT
+        wrap = "nowrap" if is_whole else "normal;overflow-wrap:anywhere"
+        cells[place] = bit(f"white-space:{wrap}", cells[place])
+    yield [*(bit(MONO, cell) for cell in cells[:-1]), cells[-1]]
+    if row.lines:
+        below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
+        yield [div("padding-left:24px", *below)]
