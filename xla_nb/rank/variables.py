@@ -244,13 +244,11 @@ def _parts(
 
 def _has_elements(value: Any) -> bool:
     """Whether it is a tensor, an array, a number, or a list of numbers (treated as an array)."""
-    if type(value) in (list, tuple):
-        return bool(value) and all(map(_is_number, value))
-    return _is_number(value) or _array(value) is not None
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) <= _LARGEST_INT)
+    numbers = value if type(value) in (list, tuple) and value else [value]
+    is_numeric = all(
+        type(x) is float or (type(x) is int and abs(x) <= _LARGEST_INT) for x in numbers
+    )
+    return is_numeric or _array(value) is not None
 
 
 def _text(value: Any) -> bytes | None:
@@ -327,20 +325,17 @@ def _array(value: Any) -> Any:
 
 
 def _metadata(value: Any) -> dict[str, Any]:
-    """The fields of a Leaf that do not depend on its elements."""
-    if jax_values.is_torch(value):
-        return {
-            "shape": tuple(map(int, value.shape)),
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "device": str(value.device),
-            "nbytes": value.numel() * value.element_size(),
-            "part": "_is_sharded" in vars(value),  # set by torch_xla's FSDP
-        }
-    if (array := _array(value)) is None:
+    """The fields of a Leaf that do not depend on its elements; none for a number or numbers."""
+    if _array(value) is None:
         return {}
-    device = "jax" if jax_values.is_jax(array) else ""
-    metadata = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
-    return {**metadata, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
+    shape, is_torch = tuple(map(int, value.shape)), jax_values.is_torch(value)
+    return {
+        "shape": shape,
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "device": str(value.device) if is_torch else "jax" if jax_values.is_jax(value) else "",
+        "nbytes": math.prod(shape) * value.dtype.itemsize,
+        "part": is_torch and "_is_sharded" in vars(value),  # set by torch_xla's FSDP
+    }
 
 
 def _obstacle(value: Any, is_computed: bool = False) -> tuple[State, str]:
