@@ -139,11 +139,10 @@ def about(expression: str, source: bool = False) -> str:
         return ""
 
     def inspect_value() -> dict[str, Any]:
-        cls: Any = Inspector  # takes a theme since IPython 9
-        has_theme = "theme_name" in inspect.signature(cls).parameters
-        inspector = cls(theme_name="nocolor") if has_theme else cls()
-        name, level = expression.strip(), int(source)
-        return dict(inspector.info(value, oname=name, detail_level=level))
+        parameters = inspect.signature(Inspector).parameters
+        theme = {"theme_name": "nocolor"} if "theme_name" in parameters else {}  # since IPython 9
+        inspector: Any = Inspector(**theme)
+        return dict(inspector.info(value, oname=expression.strip(), detail_level=int(source)))
 
     try:
         info = untrusted.within(_SECONDS, lambda: in_short(inspect_value))

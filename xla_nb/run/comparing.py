@@ -199,23 +199,19 @@ def details(comparison: Compared) -> list[str]:
 
 
 def _detail(leaf: ComparedLeaf) -> str:
-    name = _label(leaf)
+    clauses = []
     if leaf.verdict in APART:
-        head = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
-        clauses = [*head, *_differences(leaf)]
-        clauses += [_not_computed(leaf)] if leaf.pending else []
-        return f"{name}{'; '.join(clauses)}"
+        # Of a variable without parts, its verdict names the ranks.
+        clauses += [_differ(leaf.deviating)] if leaf.path else []
+        clauses += _differences(leaf)
     if leaf.verdict == "equal except for NaN":
-        return f"{name}{several(next(iter(leaf.known.values())).nans, 'element')} NaN on every rank"
-    if leaf.verdict == "pending":
-        return f"{name}{_not_computed(leaf)}"
+        nans = next(iter(leaf.known.values())).nans
+        clauses.append(f"{several(nans, 'element')} NaN on every rank")
     if leaf.verdict == "not compared":
-        return f"{name}{next(iter(leaf.unknown.values())).why}"
-    return ""
-
-
-def _not_computed(leaf: ComparedLeaf) -> str:
-    return f"not computed yet on {ranks(leaf.pending)}"
+        clauses.append(next(iter(leaf.unknown.values())).why)
+    if leaf.pending:
+        clauses.append(f"not computed yet on {ranks(leaf.pending)}")
+    return f"{_label(leaf)}{'; '.join(clauses)}" if clauses else ""
 
 
 def _label(leaf: ComparedLeaf) -> str:
