@@ -266,9 +266,13 @@ def test_only_pure_python_classes_have_attributes_only():
     class Sized(torch.Generator):
         __slots__ = ()
 
+    class Slotted:
+        __slots__ = ("only",)
+
     assert variables._has_attributes_only(Plain)
     assert not variables._has_attributes_only(torch.Generator)
     assert not variables._has_attributes_only(Sized)
+    assert not variables._has_attributes_only(Slotted)
 
 
 def test_self_referencing_values_terminate():
