@@ -86,6 +86,10 @@ GENERATOR = " is or contains a generator. Send a list of its items"
             "x = collections.OrderedDict().keys()",
             "a dict view. Send the dict, or the view as",
         ),
+        (
+            "x = [type({}.keys())]",
+            "a built-in type without a name. Call `type` inside",
+        ),
         ("x = [torch.ops.aten.add]", "Create it inside the function, or"),
         ("x = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("x = itertools.pairwise([1])", "Send a list of its items, or create it"),

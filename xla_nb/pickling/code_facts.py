@@ -210,6 +210,12 @@ def is_pickled_by_its_dict(kind: Any) -> bool:
     return is_plain(kind) and leaves_its_state(kind)
 
 
+def is_pickled_as(kind: type, base: type) -> bool:
+    """True if a class leaves to this base how its instances are pickled."""
+    names = "__reduce_ex__", "__reduce__", "__getstate__"
+    return all(getattr(kind, name) is getattr(base, name) for name in names)
+
+
 def leaves_its_state(kind: Any) -> bool:
     """True if the state of instances is their `__dict__` and slots."""
     return kind.__getstate__ is object.__getstate__
@@ -451,7 +457,8 @@ def is_made_by_type(cls: type, value: object) -> bool:
 
 
 def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
-    """Return the contents of a cache: arguments and result, the least recently used first.
+    """Return the contents of a cache that is not `typed`: arguments and result, the least recently
+    used first.
 
     Reads the garbage collector's view of CPython's `_lru_cache_wrapper`: its type, then for each
     result of a bounded cache key, result (and, from 3.11, a type), then the dict, the function and
@@ -468,24 +475,21 @@ def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
     else:
         links = [part for part in parts[: index - 1] if not is_a_links_type(part)]
         pairs = list(zip(links[::2], links[1::2], strict=True))
-    typed = cache.cache_parameters()["typed"]
-    return [(*arguments(key, mark, typed), result) for key, result in pairs]
+    return [(*_arguments(key, mark), result) for key, result in pairs]
 
 
 def is_a_links_type(part: object) -> bool:
     return isinstance(part, type) and part.__module__ == "functools" and part.__name__[0] == "_"
 
 
-def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(key: Any, mark: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments from which a cache key was made (functools._make_key)."""
     if not isinstance(key, tuple):
         return (key,), {}
     split = next((n for n, part in enumerate(key) if part is mark), None)
     if split is None:
-        return key[: len(key) // 2] if typed else key, {}
+        return key, {}
     named = key[split + 1 :]
-    if typed:  # as many types as there are arguments
-        named = named[: 2 * (len(named) - split) // 3]
     return key[:split], dict(zip(named[::2], named[1::2], strict=True))
 
 

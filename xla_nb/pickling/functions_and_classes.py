@@ -36,6 +36,7 @@ from xla_nb.pickling import (
 from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 
 _SUBCLASS = "`{}` cannot be sent: its base classes lack it on ranks"
+_TYPED = "the cache of `{}` is empty on ranks: results of `typed=True` are not sent"
 #: Names by which a namespace outside any module describes itself; relative imports need them.
 _NAMESPACE_NAMES = ("__name__", "__package__", "__path__", "__file__")
 
@@ -424,7 +425,6 @@ class Live:
         which may need other arguments or attributes that do not exist yet."""
         kind = type(obj)
         if kind not in self._bases:
-            refusals.refuse_instances(kind)
             if code_facts.hides_its_dict(kind) and code_facts.is_plain(kind):
                 raise refusals.Unshippable(
                     f"a `{kind.__qualname__}`, whose class defines its own `__dict__`",
@@ -450,7 +450,6 @@ class Live:
         be."""
         kind = type(obj)
         if kind not in self._pickled_by_dict:
-            refusals.refuse_instances(kind)
             self._pickled_by_dict[kind] = code_facts.is_pickled_by_its_dict(kind)
         if not self._pickled_by_dict[kind]:
             return NotImplemented
@@ -472,7 +471,9 @@ class Live:
             "function": cache.__wrapped__,
             "dict": {n: value for n, value in vars(cache).items() if n != "cache_parameters"},
         }
-        if results := code_facts.results(cache):
+        if parameters["typed"]:
+            self.notes.add(_TYPED.format(_name(cache)))
+        elif results := code_facts.results(cache):
             self._fill(cache, rebuild.fill_results, results)
         arguments = parameters["maxsize"], parameters["typed"], self._number(cache)
         return rebuild.new_cache, arguments, state, None, None, rebuild.fill_cache

@@ -6,6 +6,7 @@ Nothing here imports torch, which takes seconds; if a value is a tensor, torch i
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import logging
 import math
@@ -34,7 +35,7 @@ from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.libraries import jax_values, pandas_values, torch_values
 from xla_nb.pickling.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.pickling.rebuild import Call
-from xla_nb.pickling.refusals import OnDevice
+from xla_nb.pickling.refusals import OnDevice, Unshippable
 
 _MOVE_ADVICE = ", and use `.to({})` inside the function"
 
@@ -56,12 +57,20 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         self._hashes_in_python: dict[type, bool] = {}  # whether a class hashes in Python
         self._alive: dict[int, object] = {}
         self._ordinary_types: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
+        self._refused: Callable[[type], Any] = functools.cache(refusals.refused)
         self._storages: dict[tuple[int, int], Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         self._live.trail.append(obj)
-        if kind in self._ordinary_types or code_facts.is_disguised(kind):  # there may be a million
+        if kind in self._ordinary_types:  # there may be a million
+            return self.reduce_code(obj)
+        stream = refusals.reduce_stream(obj)
+        if stream is not NotImplemented:
+            return stream
+        if refused := self._refused(kind):
+            raise Unshippable(*refused)
+        if code_facts.is_disguised(kind):
             return self.reduce_code(obj)
         if kind not in self._hashes_in_python:
             self._hashes_in_python[kind] = keys.says_how_it_is_hashed(kind)
@@ -75,8 +84,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     def _reduce_by_type(self, obj: Any) -> Any:
         """Reduce objects that need special handling here; NotImplemented for all others."""
         for reduce in (
-            refusals.refuse_of_itself,
-            refusals.reduce_stream,
             self.reduce_shared,
             builtin_types.exception,
             self.reduce_array,
@@ -117,7 +124,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def reduce_code(self, obj: Any) -> Any:
         if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would create a class
-            return rebuild.unnamed_type, (obj.__base__, obj.__name__)
+            raise Unshippable("a built-in type without a name", "Call `type` inside the function")
         return super().reducer_override(obj)
 
     def reduce_array(self, obj: Any) -> Any:
@@ -332,7 +339,6 @@ class LivePickler(Pickler):
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
     def reduce_shared(self, obj: Any) -> Any:
-        refusals.refuse_of_ray(obj)
         return self._primitives.reduce(obj)
 
     def reduce_array(self, obj: Any) -> Any:

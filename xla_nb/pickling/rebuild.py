@@ -287,12 +287,6 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
     switch.function = function
 
 
-def unnamed_type(base: type, name: str) -> type:
-    """Return a built-in type that no module has a name for, such as that of `{}.keys()`."""
-    subclasses: list[type] = type.__subclasses__(base)
-    return next(cls for cls in subclasses if (cls.__module__, cls.__name__) == ("builtins", name))
-
-
 def cached_property(function: Any, name: str | None) -> Any:
     descriptor: Any = functools.cached_property(function)
     descriptor.attrname = name

@@ -7,16 +7,11 @@ import contextlib
 import errno
 import functools
 import getpass
-import io
-import logging
 import pickle
-import socket
 import sys
-import threading
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing import process
 from typing import Any, TypeAlias
 
 from xla_nb import untrusted
@@ -50,10 +45,6 @@ TRAINING_FUNCTION = (
     "To launch a multi-device training from your notebook, the `Accelerator` should only be "
     "initialized inside your training function"
 )
-#: Modules whose classes hold the process index and the number of processes.
-_ACCELERATE_MODULES = {"accelerate.accelerator", "accelerate.state"}
-#: Modules of widgets in the page.
-_WIDGET_MODULES = {"ipywidgets.widgets.widget", "tqdm.notebook"}
 
 #: What a function should return instead, by `Unshippable.thing`.
 _RESULT_ADVICE = {
@@ -66,19 +57,56 @@ _RESULT_ADVICE = {
 #: Advice if the file of a result cannot be written.
 _FULL_DISK = "Set XLA_NB_HOME to a folder with more free space, or return less"
 _BAD_FOLDER = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
-_FILE_ADVICE = "Move the class that has it to a file that the notebook imports"
 _DESCRIPTORS = property, staticmethod, classmethod
-_FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
-_GENERATORS = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
-_VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # also of OrderedDict
-#: Types whose objects are refused, what they are, and what to do instead.
-_UNSENDABLE: list[tuple[Any, str, str]] = [
-    (_FILES, "an open file", "Open it inside the function"),
-    (socket.socket, "an open socket", "Connect inside the function"),
-    (threading.Thread, "a thread", "Start it inside the function"),
-    (_GENERATORS, "a generator", "Send a list of its items, or create it inside the function"),
-    (_VIEWS, "a dict view", "Send the dict, or the view as a list"),
-]
+_FILE = "an open file", "Open it inside the function"
+_ITEMS = "a generator", "Send a list of its items, or create it inside the function"
+_VIEW = "a dict view", "Send the dict, or the view as a list"
+_STATE = "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
+_WIDGET = "a notebook widget", "Create it inside the function"
+_ACTOR = (
+    "a Ray actor handle",
+    'Ranks connect to Ray themselves: name the actor (`.options(name="NAME", namespace="SPACE")`) '
+    'and call `ray.init("auto", namespace="SPACE")` and `ray.get_actor("NAME")` inside the '
+    "function",
+)
+_REF = "a Ray object reference", "Send the object that `ray.get` returns for it"
+#: What is refused, by the name of a class or of its module: what it is, and what to do instead.
+_REFUSED: dict[str, tuple[str, str]] = {
+    "_io.TextIOWrapper": _FILE,
+    "_io.BufferedReader": _FILE,
+    "_io.BufferedWriter": _FILE,
+    "_io.BufferedRandom": _FILE,
+    "_io.FileIO": _FILE,
+    "socket.socket": ("an open socket", "Connect inside the function"),
+    "threading.Thread": ("a thread", "Start it inside the function"),
+    "multiprocessing.process.BaseProcess": (
+        "a process",
+        "Start it inside the function, or send what you need, such as `p.pid`",
+    ),
+    "builtins.generator": _ITEMS,
+    "builtins.coroutine": _ITEMS,
+    "builtins.async_generator": _ITEMS,
+    "builtins.dict_keys": _VIEW,
+    "builtins.dict_values": _VIEW,
+    "builtins.dict_items": _VIEW,
+    "logging.Handler": (
+        "a logging handler",
+        "Create it inside the function and add it to its logger there",
+    ),
+    "unittest.mock.NonCallableMock": ("a mock", "Create it inside the function"),
+    "accelerate.accelerator": _STATE,
+    "accelerate.state": _STATE,
+    "ipywidgets.widgets.widget": _WIDGET,
+    "tqdm.notebook": _WIDGET,
+    "xla_nb.run.recorded.RecordedRun": (
+        "a run",
+        "Assign what you need from it in the notebook (`values = run.results`) and use that",
+    ),
+    "ray.actor.ActorHandle": _ACTOR,
+    "ray.util.client.common.ClientActorHandle": _ACTOR,
+    "ray.ObjectRef": _REF,
+    "ray._raylet.ObjectRef": _REF,
+}
 _MAX_DEPTH = 8  # levels of the path to a culprit
 #: From a value to a part: each part on the way, with its path from the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
@@ -87,13 +115,6 @@ _OPTIMIZER_ADVICE = (
     "Create it inside the function from the model's parameters there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
 )
-_ACTOR = (
-    "a Ray actor handle",
-    'Ranks connect to Ray themselves: name the actor (`.options(name="NAME", namespace="SPACE")`) '
-    'and call `ray.init("auto", namespace="SPACE")` and `ray.get_actor("NAME")` inside the '
-    "function",
-)
-_REF = "a Ray object reference", "Send the object that `ray.get` returns for it"
 
 
 class Unshippable(TypeError):
@@ -236,57 +257,25 @@ def advice_on_result(fault: BaseException) -> str:
     return shortage(fault.errno).removesuffix(".") or _BAD_FOLDER
 
 
-def refuse_instances(kind: type) -> None:
-    """Raise Unshippable for a class of whose instances pickle would blame a part, unless the class
-    defines how they are pickled."""
-    if not code_facts.is_pickled_by_its_dict(kind):
-        return
-    modules = {base.__module__ for base in kind.__mro__}
-    if issubclass(kind, process.BaseProcess):
-        advice = "Start it inside the function, or send what you need, such as `p.pid`"
-        raise Unshippable("a process", advice)
-    if issubclass(kind, _DESCRIPTORS):
+def refused(kind: type) -> tuple[str, str] | None:
+    """Return what the instances of a class are and what to do instead if they are refused; None if
+    not: subclasses may define how theirs are pickled."""
+    for base in kind.__mro__:
+        known = _REFUSED.get(f"{base.__module__}.{base.__qualname__}")
+        known = known or _REFUSED.get(base.__module__)
+        if known and code_facts.is_pickled_as(kind, base):
+            return known
+    if issubclass(kind, _DESCRIPTORS) and kind not in _DESCRIPTORS:
         thing = f"a `{kind.__qualname__}`, a custom property or method type"
-        raise Unshippable(thing, _FILE_ADVICE)
-    if modules & _ACCELERATE_MODULES:
-        thing = "accelerate's state in the notebook, which is process 0 of 1"
-        raise Unshippable(thing, TRAINING_FUNCTION)
-    if modules & _WIDGET_MODULES:
-        raise Unshippable("a notebook widget", "Create it inside the function")
-    if issubclass(kind, logging.Handler):
-        advice = "Create it inside the function and add it to its logger there"
-        raise Unshippable("a logging handler", advice)
-    if issubclass(kind, getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())):
-        raise Unshippable("a mock", "Create it inside the function")
+        return thing, "Move the class that has it to a file that the notebook imports"
+    return None
 
 
-def refuse_of_ray(obj: object) -> None:
-    """Raise Unshippable for objects that only a process connected to Ray can open."""
-    if untrusted.module_of(type(obj)).partition(".")[0] == "ray":
-        for kind, refused in ("ActorHandle", _ACTOR), ("ObjectRef", _REF):
-            if untrusted.name_of(type(obj)).endswith(kind):
-                raise Unshippable(*refused)
-
-
-def refuse_of_itself(obj: Any) -> Any:
-    """Raise Unshippable for an object whose class defines `_xla_nb_not_sent`: what it is, and what
-    to do instead."""
-    for cls in type(obj).__mro__:
-        refused = vars(cls).get("_xla_nb_not_sent")
-        if refused is not None:
-            raise Unshippable(*refused)
-    return NotImplemented
-
-
-def reduce_stream(obj: Any) -> Any:
-    """Reduce a standard stream to that of the process that opens the pickle; refuse other
-    streams."""
+def reduce_stream(obj: object) -> Any:
+    """Reduce a standard stream to that of the process that opens the pickle."""
     for name in ("stdout", "stderr", "stdin"):
         if obj is getattr(sys, name):
             return getattr, (sys, name)
-    for kinds, thing, advice in _UNSENDABLE:
-        if isinstance(obj, kinds):
-            raise Unshippable(thing, advice)
     return NotImplemented
 
 

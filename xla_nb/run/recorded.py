@@ -52,12 +52,6 @@ class RecordedRun(Mapping[int, Any]):
     tracks       the activity of each rank, as far as a view has followed it
     """
 
-    #: Read by pickling/refusals.refuse_of_itself.
-    _xla_nb_not_sent = (
-        "a run",
-        "Assign what you need from it in the notebook (`values = run.results`) and use that",
-    )
-
     def __init__(
         self,
         name: str,
