@@ -140,15 +140,14 @@ def test_value_keeps_sharing_its_lock(order):
         assert not value.acquire(block=False)
 
 
-def test_other_machine_gets_a_new_lock_but_refuses_an_event():
+def test_locks_and_events_are_refused_on_another_machine():
     fds = [pack(one).to_memfd() for one in (FORK.Lock(), FORK.Event())]
     gc.collect()  # also removes their names
-    lock, event = map(Parcel, fds)
     for fd in fds:
+        parcel = Parcel(fd)
         os.close(fd)
-    assert lock.open()["one"].acquire(block=False)
-    with pytest.raises(Unopened, match=r"`one`.*runs on another machine"):
-        event.open()
+        with pytest.raises(Unopened, match=r"`one`.*another machine, where .* the `lock` param"):
+            parcel.open()
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])

@@ -40,6 +40,7 @@ from xla_nb.pickling.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
 _RECREATE_ADVICE = "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+_GONE = f"{GONE}, where ranks can use the `lock` parameter"
 _SHAREABLE = (
     synchronize.SemLock,
     synchronize.Condition,
@@ -59,7 +60,6 @@ class ToRanks:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._parts: list[Any] = []  # of events: new ones elsewhere would not be the notebook's
 
     def reduce(self, obj: Any) -> Any:
         """Reduce a primitive to the notebook's own; a lock without a name to a new one, with a
@@ -69,10 +69,7 @@ class ToRanks:
         if isinstance(obj, _SHAREABLE) and not all(lock._semlock.name for lock in _semaphores(obj)):
             return self._without_name(obj)
         if isinstance(obj, synchronize.SemLock):
-            arguments = None if any(obj is part for part in self._parts) else _arguments(obj)
-            return _open_semaphore, (type(obj), _reduce_for_spawn(obj)[2], arguments)
-        if isinstance(obj, synchronize.Event):
-            self._parts += _semaphores(obj)
+            return _open_semaphore, (type(obj), _reduce_for_spawn(obj)[2])
         if type(obj) in _FED_QUEUES:
             _, (kind,), state, *_ = _reduce_for_spawn(obj)
             return _open_queue, (kind, state)
@@ -172,16 +169,13 @@ def _is_shared_memory(obj: Any) -> bool:
     return isinstance(getattr(obj, "_wrapper", None), heap.BufferWrapper)
 
 
-def _open_semaphore(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:
-    """Open the notebook's semaphore; on another machine create one with these arguments, shared by
-    its host. With None, FileNotFoundError is raised there."""
+def _open_semaphore(kind: Any, state: Any) -> Any:
+    """Open the notebook's semaphore. Raises FileNotFoundError if it is gone."""
     semaphore = kind.__new__(kind)
     try:
         semaphore.__setstate__(state)
     except FileNotFoundError:
-        if arguments is None:
-            raise FileNotFoundError(GONE) from None
-        return _new_lock(kind, arguments)
+        raise FileNotFoundError(_GONE) from None
     return semaphore
 
 
