@@ -53,13 +53,6 @@ _CONSTANT_TYPES = {
     "multiprocessing.context": ("BaseContext",),
     "multiprocessing.heap": ("Arena",),  # mapped by each holder
 }
-
-
-#: Contents outside `__dict__`, which a partial creates when it is read.
-_CONTENT_NAMES: dict[type, tuple[str, ...]] = {
-    functools.partial: ("func", "args", "keywords"),
-    types.MethodType: ("__self__",),
-}
 _MAX_OBJECTS = 1_000_000  # objects
 _NOT_FOLLOWED = type | types.ModuleType | types.FrameType | types.CodeType | enum.Enum
 _FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
@@ -155,16 +148,14 @@ def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
 
 def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:
     kind = type(holder)
+    if kind is types.FunctionType or isinstance(holder, _NOT_FOLLOWED):
+        return
     if pandas_values.is_pandas(kind):  # they hold caches that come and go
         return
-    if isinstance(holder, dict):
-        yield from (((False, key), part) for key, part in holder.items() if type(key) in (str, int))
-    elif isinstance(holder, list | tuple):
-        yield from (((False, index), part) for index, part in enumerate(holder))
-    if kind in _CONTENT_NAMES:
-        yield from (((True, name), getattr(holder, name)) for name in _CONTENT_NAMES[kind])
-    elif kind not in _FIXED_TYPES and not isinstance(holder, _NOT_FOLLOWED):
-        yield from (((True, name), part) for name, part in getattr(holder, "__dict__", {}).items())
+    for (place, key), part in code_facts.parts(holder):
+        is_attribute = place == code_facts.ATTRIBUTE
+        if is_attribute or (place == code_facts.ITEM and type(key) in (str, int)):
+            yield (is_attribute, key), part
 
 
 def _stateless_parts(function: types.FunctionType) -> list[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import functools
 import gc
@@ -20,6 +21,7 @@ from xla_nb.pickling.rebuild import (
     EMPTY,
     Switch,
     adopt_state,
+    cells,
     content,
     contents,
     fill_container,
@@ -294,8 +296,45 @@ def reduced_container(obj: Any, base: type) -> Any:
     return new_of_base, arguments, content, None, None, fill_container
 
 
+#: How a part is reached by its name or key. Keys and items of sets cannot be reached.
+ATTRIBUTE, ITEM, CLOSURE, _MEMBER = ".{}", "[{!r}]", " → {}", ""
+_ITEMS: dict[Any, str] = {
+    **dict.fromkeys([list, tuple, collections.deque], ITEM),
+    **dict.fromkeys([set, frozenset], _MEMBER),
+}
+#: Contents outside `__dict__`, which a partial creates when it is read.
+_CONTENT_NAMES: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.MethodType: ("__self__",),
+}
+
+
+def parts(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    """Yield the items of a container, a function's closure, and the attributes of most other
+    objects, each with how it is reached, without calling methods of their classes."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        yield from (((_MEMBER, key), key) for key in dict.keys(value))
+        yield from (((ITEM, key), part) for key, part in dict.items(value))
+    for base, place in _ITEMS.items():
+        if issubclass(kind, base):
+            yield from (((place, n), part) for n, part in enumerate(base.__iter__(value)))
+    if kind is types.FunctionType:
+        for name, cell in cells(value).items():
+            if (part := content(cell)) is not EMPTY:
+                yield (CLOSURE, name), part
+    elif kind in _CONTENT_NAMES:
+        yield from (((ATTRIBUTE, name), getattr(value, name)) for name in _CONTENT_NAMES[kind])
+    elif not issubclass(kind, types.ModuleType):
+        with contextlib.suppress(AttributeError):
+            attributes = object.__getattribute__(value, "__dict__").items()
+            yield from (((ATTRIBUTE, name), part) for name, part in attributes)
+
+
 def ways(
-    value: object, wanted: Set[int], steps: Callable[[Any], Iterable[tuple[Any, Any]]]
+    value: object,
+    wanted: Set[int],
+    steps: Callable[[Any], Iterable[tuple[Any, Any]]] = parts,
 ) -> Iterator[tuple[Any, Steps]]:
     """Yield the objects in a value whose ids are `wanted`, each with the shortest path to it.
     `steps` yields the parts of an object, each with what leads to it."""

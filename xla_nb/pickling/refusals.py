@@ -5,19 +5,16 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import functools
 import getpass
 import pickle
 import sys
 import types
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from xla_nb import untrusted
 from xla_nb.linux import shortage
 from xla_nb.pickling import code_facts, rebuild
-from xla_nb.pickling.rebuild import EMPTY
 from xla_nb.wording import in_one_line
 
 _LOCK_ADVICE = (  # the user's own, or inside a library's object
@@ -110,7 +107,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
 _MAX_DEPTH = 8  # levels of the path to a culprit
 #: From a value to a part: each part on the way, with its path from the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
-_CLOSURE = " → "  # precedes the name of a closure variable
 _OPTIMIZER_ADVICE = (
     "Create it inside the function from the model's parameters there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
@@ -142,7 +138,7 @@ class OnDevice(Unshippable):
         optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", ())
         module = getattr(sys.modules.get("torch.nn"), "Module", ())
         path, part = next((step for step in way if isinstance(step[1], optimizer)), way[-1])
-        code = (name + path).rpartition(_CLOSURE)[2]
+        code = (name + path).rpartition(code_facts.CLOSURE.format(""))[2]
         if isinstance(part, optimizer):
             self.advice = _OPTIMIZER_ADVICE.format(code)
         elif isinstance(part, module) or untrusted.name_of(type(part)) == "MpModelWrapper":
@@ -198,43 +194,13 @@ def culprit(value: object, trail: Sequence[object]) -> Way:
     with its place: `["log"][0]`, `.file`, ` → data` (of a function's closure). It ends before a
     private attribute."""
     order = {id(part): number for number, part in enumerate(trail)}
-    found = {order[id(part)]: way for part, way in code_facts.ways(value, order.keys(), _parts)}
+    found = {order[id(part)]: way for part, way in code_facts.ways(value, order.keys())}
     steps: list[tuple[str, object]] = [("", value)]
     for (place, name), part in found[max(found)][:_MAX_DEPTH] if found else ():
-        if place == _ATTRIBUTE and name[:1] == "_" and name != "__self__":
+        if place == code_facts.ATTRIBUTE and name[:1] == "_" and name != "__self__":
             break
         steps.append((steps[-1][0] + place.format(name), part))
     return steps
-
-
-_ATTRIBUTE, _ITEM = ".{}", "[{!r}]"
-_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
-
-
-def _parts(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
-    """Yield the items of a container, a function's closure, or the attributes of most other
-    objects, without calling methods of their classes."""
-    kind = type(value)
-    if issubclass(kind, dict):
-        yield from ((("", key), key) for key in dict.keys(value))
-        yield from (((_ITEM, key), part) for key, part in dict.items(value))
-    elif base := next((base for base in _SEQUENCES if issubclass(kind, base)), None):
-        yield from (((_ITEM, number), part) for number, part in enumerate(base.__iter__(value)))
-    elif base := next((base for base in (set, frozenset) if issubclass(kind, base)), None):
-        yield from ((("", part), part) for part in base.__iter__(value))
-    elif kind is types.FunctionType:
-        for name, cell in rebuild.cells(value).items():
-            if (part := rebuild.content(cell)) is not EMPTY:
-                yield (f"{_CLOSURE}{{}}", name), part
-    elif kind is types.MethodType:
-        yield (_ATTRIBUTE, "__self__"), value.__self__
-    elif kind is functools.partial:
-        names = "func", "args", "keywords"
-        yield from (((_ATTRIBUTE, name), getattr(value, name)) for name in names)
-    elif not issubclass(kind, types.ModuleType):
-        with contextlib.suppress(AttributeError):
-            attributes = object.__getattribute__(value, "__dict__").items()
-            yield from (((_ATTRIBUTE, name), part) for name, part in attributes)
 
 
 def advice(fault: BaseException) -> str:

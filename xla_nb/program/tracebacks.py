@@ -40,7 +40,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
 
     If formatting it, or an error that it was raised from, raises or hangs: only its own type,
     message and frames."""
-    trace = _from_first_cell(untrusted.trace_of(error), labels)
+    trace = untrusted.trace_of(error)
     message = untrusted.message_of(error)
     if not message.startswith("<its str()"):
         try:
@@ -49,7 +49,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
             )
         except BaseException:
             pass
-    frames = traceback.StackSummary.from_list(traceback.extract_tb(trace, limit=-DEPTH))
+    frames = _user_frames(traceback.extract_tb(trace, limit=-_DEEPEST), labels)
     name = _name(type(error))
     text = "".join(["Traceback (most recent call last):\n", *frames.format(), name, ": ", message])
     return Told(name, message, text, place_in(frames, labels), _where(name, frames))
@@ -62,11 +62,11 @@ def _format_in_full(
     ours, name = _is_ours(cls), _name(cls)
     summary = traceback.TracebackException(cls, error, trace, limit=-_DEEPEST)
     if ours:  # the place in xla_nb does not help the user
-        summary.stack = traceback.StackSummary.from_list(_innermost(_without_ours(summary.stack)))
+        summary.stack = traceback.StackSummary.from_list(
+            [frame for frame in summary.stack if not _is_our_frame(frame)]
+        )
         summary.__cause__ = summary.__context__ = None
-    else:
-        summary.stack = _user_frames(summary.stack)
-        _cut_chained(summary, labels)
+    _cut(summary, labels)
     frames = summary.stack
     text = "".join(summary.format()).rstrip()
     if ours:
@@ -74,18 +74,17 @@ def _format_in_full(
     return Told(name, message, text, place_in(frames, labels), _where(name, frames))
 
 
-def _cut_chained(summary: traceback.TracebackException, labels: Container[str]) -> None:
-    """Start the causes at the notebook too, and remove our frames: JAX gives its causes the whole
-    stack of the process, and an interrupt is raised by us."""
-    chained, seen = [summary.__cause__, summary.__context__], {id(summary)}
-    while chained:
-        error = chained.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        first = next((n for n, frame in enumerate(error.stack) if frame.filename in labels), 0)
-        error.stack = _user_frames(list(error.stack)[first:])
-        chained += [error.__cause__, error.__context__]
+def _cut(summary: traceback.TracebackException, labels: Container[str]) -> None:
+    """Remove frames that are not the user's, also from causes: JAX gives its causes the whole stack
+    of the process, and an interrupt is raised by us."""
+    todo: list[traceback.TracebackException | None] = [summary]
+    seen = set[int]()
+    while todo:
+        error = todo.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.stack = _user_frames(error.stack, labels)
+            todo += [error.__cause__, error.__context__]
 
 
 def _is_ours(cls: type) -> bool:
@@ -135,14 +134,14 @@ def is_in_ours(thread: int) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(f"{_OURS}/")
 
 
-def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
+def _is_our_frame(frame: traceback.FrameSummary) -> bool:
+    return _OURS in Path(frame.filename).parents
 
 
 def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """The frames without our innermost ones."""
     kept = list(frames)
-    while kept and _OURS in Path(kept[-1].filename).parents:
+    while kept and _is_our_frame(kept[-1]):
         kept.pop()
     return kept
 
@@ -161,14 +160,17 @@ def _without_watchers(frames: Sequence[traceback.FrameSummary]) -> traceback.Sta
     return traceback.StackSummary.from_list(kept)
 
 
-def _user_frames(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
-    """The innermost frames without ours, unless the fault is ours."""
-    return _without_watchers(_innermost(_before_our_raise(frames)))
-
-
-def _innermost(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
-    starts = [0, *(n for n, (earlier, later) in enumerate(pairwise(frames), 1) if earlier != later)]
-    return frames[starts[-DEPTH] if len(starts) > DEPTH else 0 :]
+def _user_frames(
+    frames: Sequence[traceback.FrameSummary], labels: Container[str]
+) -> traceback.StackSummary:
+    """The innermost frames from the first of the notebook on (without one, from the first that is
+    not ours), without ours at the end, unless the fault is ours."""
+    starts = [n for n, frame in enumerate(frames) if frame.filename in labels]
+    starts = starts or [n for n, frame in enumerate(frames) if not _is_our_frame(frame)]
+    kept = _before_our_raise(frames[starts[0] :]) if starts else []
+    changes = [n for n, pair in enumerate(pairwise(kept), 1) if pair[0] != pair[1]]
+    first = [0, *changes][-DEPTH:][0]
+    return _without_watchers(kept[first:])
 
 
 def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -177,14 +179,3 @@ def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[tracebac
     kept = _before_ours(frames)
     raises = len(kept) < len(frames) and (frames[-1].line or "").startswith("raise ")
     return kept if raises and kept else list(frames)
-
-
-def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> TracebackType | None:
-    start = trace
-    while start is not None and start.tb_frame.f_code.co_filename not in labels:
-        start = start.tb_next
-    if start is not None:
-        return start
-    while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
-        trace = trace.tb_next
-    return trace
