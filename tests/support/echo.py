@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, Tokens, UnitPickler
+from xla_nb.live_ranks.unit_pickler import LiveUnits, Tokens, UnitPickler
 from xla_nb.pickling import module_objects
 from xla_nb.pickling.functions_and_classes import Notebook
 from xla_nb.pickling.pickler import packed
@@ -55,7 +55,7 @@ def of(
     live, found, seen = LiveUnits(book, tokens), dict[str, bytes](), set[int]()
     todo: list[tuple[str, int, Any]] = [(name, 0, value) for name, value in values.items()]
     for name, token, value in todo:
-        unit = live.part_of({token: value} if token else {}, EVERYTHING)
+        unit = live.part_of({token: value} if token else {}, None)
         made = packed({} if token else {name: value}, unit, UnitPickler)
         held.append(made)  # so that no other object reuses the id of a temporary one
         found[name] = bytes(made.stream) + b"".join(bytes(one.raw()) for one in made.buffers)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import Memory
 from xla_nb.live_ranks.glances import glance, same
-from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
+from xla_nb.live_ranks.unit_pickler import LiveUnits, UnitPickler
 from xla_nb.pickling import code_facts, own_modules
 from xla_nb.pickling.functions_and_classes import Met
 from xla_nb.pickling.libraries import pandas_values
@@ -175,9 +175,7 @@ class Look:
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
         """Pickle these alone, for ranks that have all definitions and what they find by the calls.
         Returns what the pickle collected, the pickle, its memory, and its mutable parts."""
-        live = self._live.part_of(
-            {k: value for k, value in values.items() if type(k) is int}, EVERYTHING
-        )
+        live = self._live.part_of({k: value for k, value in values.items() if type(k) is int}, None)
         live.sets = {key: value for key, value in values.items() if isinstance(key, tuple)}
         live.held = calls
         named = {key: value for key, value in values.items() if isinstance(key, str)}

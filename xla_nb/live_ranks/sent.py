@@ -72,7 +72,7 @@ class Sent:
         of what was sent last."""
         self._last_set_keys = set()
         self._units: dict[Key, Unit] = {}
-        self._imports = dict(module_objects.of_this_process().again)
+        self._imports = module_objects.of_this_process().numbers()
         self._reloaded: Set[str] = frozenset()  # modules that were re-imported since
         self._imported: set[str] = set()
         self._on_ranks: set[int] = set()
@@ -153,7 +153,7 @@ class Sent:
             self._on_ranks |= written
             self._dropped.clear()
             self._imported |= imports
-            self._imports = dict(module_objects.of_this_process().again)
+            self._imports = module_objects.of_this_process().numbers()
 
         self._staged = record
         return parcel

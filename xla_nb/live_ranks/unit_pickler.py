@@ -26,7 +26,7 @@ class Tokens:
     valid for ranks that import modules as they are when this is created, or later."""
 
     def __init__(self) -> None:
-        self._imported = dict(module_objects.of_this_process().again)
+        self._imported = module_objects.of_this_process().numbers()
         self._tokens: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._sentinels: dict[int, tuple[int, object]] = {}
         self._next = 1
@@ -50,7 +50,7 @@ class Tokens:
 
     def is_behind(self, module: str) -> bool:
         """True if the notebook has re-imported one of the user's own modules since."""
-        return module_objects.of_this_process().again[module] > self._imported.get(module, 0)
+        return module_objects.of_this_process().is_behind(module, self._imported)
 
     def place(self, definition: Any) -> Key | None:
         """Return where ranks' import holds the definition that gets a token now; None if
@@ -58,10 +58,10 @@ class Tokens:
         module = definition.__module__
         if not isinstance(module, str) or not self.is_behind(module):
             return None
-        import_, modules = self._imported.get(module, 0), module_objects.of_this_process()
+        modules = module_objects.of_this_process()
         while (former := modules.former(definition)) is not None:
             definition = former
-        is_imported = modules.is_of(definition, module, import_)
+        is_imported = modules.is_of(definition, self._imported.get(module, 1))
         return (module, definition.__qualname__) if is_imported else None
 
     def definitions(self) -> dict[int, Any]:
@@ -80,12 +80,12 @@ class Tokens:
 class LiveUnits(Live):
     """Like `Live`, and collects the same; what it pickles is opened with a table.
 
-    `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
-    `sends`, by their tokens, even if nothing refers to them. `gone` are names and tokens to be
-    forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has calls
-    by which ranks find what they have, by the id of the object here; `imports` are modules that the
-    notebook had not imported before; `keeps` gives new names to what ranks have. A pickle also
-    collects
+    `on_ranks` are the tokens that the ranks have (None: all); definitions with others are written
+    whole, as are `sends`, by their tokens, even if nothing refers to them. `gone` are names and
+    tokens to be forgotten; `sets` is what modules are given, `there` what ranks have of that;
+    `held` has calls by which ranks find what they have, by the id of the object here; `imports` are
+    modules that the notebook had not imported before; `keeps` gives new names to what ranks have. A
+    pickle also collects
 
     refers   the classes and functions that it names or contains, by token
     written  the tokens of those that it contains whole
@@ -98,7 +98,7 @@ class LiveUnits(Live):
         uses: Uses = NO_USES,
     ) -> None:
         self.tokens = tokens
-        self.on_ranks: Container[int] = frozenset()
+        self.on_ranks: Container[int] | None = frozenset()
         self.sends: Mapping[int, Any] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.sets: Mapping[Key, object] = {}
@@ -117,16 +117,16 @@ class LiveUnits(Live):
         additional = {"refers": dict(self.refers), "written": set(self.written)}
         return {**super().collected(), **additional}
 
-    def part_of(self, sends: Mapping[int, Any], on_ranks: Container[int]) -> LiveUnits:
+    def part_of(self, sends: Mapping[int, Any], on_ranks: Container[int] | None) -> LiveUnits:
         """Return a LiveUnits for another pickle of the same notebook, of these definitions."""
         live = LiveUnits(self.notebook, self.tokens)
         live.sends, live.on_ranks = sends, on_ranks
-        if on_ranks is EVERYTHING:  # reduce instances alike whether or not their class is found
+        if on_ranks is None:  # reduce instances alike whether or not their class is found
             live._made_here = functools.cache(_is_made_here)
         return live
 
     def _is_whole(self, token: int) -> bool:
-        return token in self.sends or token not in self.on_ranks
+        return token in self.sends or (self.on_ranks is not None and token not in self.on_ranks)
 
     def _by_token(self, definition: Any, reduce: Callable[[Any], Any], refill: object) -> Any:
         token = self.tokens.of(definition)
@@ -149,7 +149,7 @@ class LiveUnits(Live):
 
     def reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        is_same = self.on_ranks is EVERYTHING  # even if the module is re-imported
+        is_same = self.on_ranks is None  # even if the module is re-imported
         if issubclass(kind, enum.Enum) and (is_same or self.is_behind(kind.__module__)):
             return self._member(obj)
         if not issubclass(kind, type | types.FunctionType) or not _is_own(obj):
@@ -240,11 +240,3 @@ def _is_made_here(cls: type) -> bool:
     """True if a class was defined by the notebook or a module of the user's own."""
     module = sys.modules.get(cls.__module__)
     return code_facts.is_made_here(cls) or (module is not None and module_objects.is_own(module))
-
-
-class _Everything:
-    def __contains__(self, token: object) -> bool:
-        return True
-
-
-EVERYTHING = _Everything()

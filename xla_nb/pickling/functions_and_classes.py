@@ -135,10 +135,6 @@ class Live:
         self._returned_counts = 0, 0  # names and definitions
         self.met.uses.take(uses)
 
-    def note(self, text: str) -> None:
-        """Add a sentence to the current notes."""
-        self.notes.add(text)
-
     def collected(self) -> dict[str, Any]:
         """Return the attributes, by name, that a part that fails must leave unchanged."""
         names = "met", "notes", "later", "optional", "_returned_counts"

@@ -7,7 +7,6 @@ matters of these is process state (`process_state`, `random_state`).
 
 from __future__ import annotations
 
-import collections
 import contextvars
 import dis
 import enum
@@ -22,6 +21,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,14 +53,22 @@ class Place(NamedTuple):
     alone: bool
 
 
-class _Imported(NamedTuple):
-    """The import of one of the user's own modules: `written` is the file's modification time at the
+@dataclass
+class _Import:
+    """One import of one of the user's own modules: `written` is the file's modification time at the
     import, and `content` the digest of the file, empty if it was rewritten before it was read
-    here."""
+    here. `in_place`: %autoreload updated the module. `definitions` are what it defined, by name;
+    None until they are recorded."""
 
     spec: object
     written: int
     content: bytes
+    in_place: bool = False
+    definitions: Mapping[str, Any] | None = None
+
+    def defined(self, definition: Any) -> bool:
+        known = (self.definitions or {}).get(definition.__qualname__)
+        return known is definition
 
 
 class _Contents(NamedTuple):
@@ -109,20 +117,14 @@ class Modules:
     is then an ordinary object. The user's own modules, and `sys`, are always searched.
 
     ids    of what modules hold, and of some other objects
-    again  how often each of the user's own modules was re-imported, or changed by %autoreload
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()  # also of objects that are gone
-        self.again: collections.Counter[str] = collections.Counter()
         self._recorder = _ImportRecorder(self._prepare_reload)
         sys.meta_path.insert(0, self._recorder)
-        self._reloaded: dict[str, bool] = {}  # since the last look; True: by %autoreload
-        self._in_place: set[tuple[str, int]] = set()
-        # Definitions by each import of one of the user's own modules, by name.
-        self._definitions: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
         self._contents: dict[str, _Contents] = {}
-        self._imports: dict[str, _Imported] = {}
+        self._imports: dict[str, list[_Import]] = {}  # of the user's own modules, oldest first
         self._seen: list[object] = []  # contents of `sys.modules` at the last look
         self._searched: dict[str, types.ModuleType] = {}  # those that are searched
         self._sizes: list[int] = []  # number of names in each
@@ -155,9 +157,6 @@ class Modules:
                 self._search(name, module)
         for name in ["sys", *(name for name in self._imports if name in searched)]:
             self._search(name, searched[name])
-        fresh, self._reloaded = self._reloaded, {}
-        self.again.update(fresh.keys())
-        self._in_place |= {(name, self.again[name]) for name, in_place in fresh.items() if in_place}
         for name in self._imports.keys() & searched.keys():
             self._record_definitions(name, searched[name])
         if self._recorder not in sys.meta_path:
@@ -179,8 +178,9 @@ class Modules:
 
     def _record_definitions(self, name: str, module: types.ModuleType) -> None:
         """Record once what the newest import of a module defined."""
-        if (name, self.again[name]) not in self._definitions:
-            self._definitions[name, self.again[name]] = weakref.WeakValueDictionary(
+        newest = self._imports[name][-1]
+        if newest.definitions is None:
+            newest.definitions = weakref.WeakValueDictionary(
                 (path, rebuild.function_in(part))
                 for path, part in _attributes(name, module)
                 if rebuild.is_in_place(name, path, part)
@@ -190,19 +190,18 @@ class Modules:
         """Record that IPython's %autoreload updated a module to its file's current content."""
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
-            self._imports[name] = _Imported(module.__spec__, *_mtime_and_digest(module))
-            self._reloaded[name] = True
+            update = _Import(module.__spec__, *_mtime_and_digest(module), in_place=True)
+            self._imports.setdefault(name, []).append(update)
 
     def _search(self, name: str, module: types.ModuleType) -> None:
-        last_import, contents = self._imports.get(name), self._contents.get(name)
-        if (last_import is None or last_import.spec is not module.__spec__) and is_own(module):
+        imports, contents = self._imports.get(name, []), self._contents.get(name)
+        is_known = bool(imports) and imports[-1].spec is module.__spec__
+        if not is_known and is_own(module):
             mtime, digest = _mtime_and_digest(module)
             import_time = self._recorder.times.get(name, mtime)
             if import_time < mtime <= time.time_ns():
                 mtime, digest = import_time, b""
-            self._imports[name] = _Imported(module.__spec__, mtime, digest)
-            if last_import is not None:
-                self._reloaded[name] = False
+            self._imports[name] = [*imports, _Import(module.__spec__, mtime, digest)]
         elif contents is not None and contents.is_unchanged():
             return
         namespace = vars(module)
@@ -212,47 +211,52 @@ class Modules:
         self._contents[name] = _Contents(id(namespace), len(namespace), ids, kept)
         self.ids |= {*ids, id(namespace)}
 
-    def is_of(self, definition: Any, name: str, import_: int) -> bool:
-        """True if a function or class was defined by an import of one of the user's own modules,
-        given by its number in `again`."""
-        definitions: Mapping[str, Any] = self._definitions.get((name, import_), {})
-        return definitions.get(definition.__qualname__) is definition
+    def numbers(self) -> dict[str, int]:
+        """Return how often each of the user's own modules was imported."""
+        return {name: len(imports) for name, imports in self._imports.items()}
+
+    def is_behind(self, name: str, before: Mapping[str, int]) -> bool:
+        """True if one of the user's own modules was imported again since `numbers` was `before`."""
+        return len(self._imports.get(name, ())) > before.get(name, 1)
+
+    def is_of(self, definition: Any, number: int) -> bool:
+        """True if the import of that number defined a function or class."""
+        return self._imports[definition.__module__][number - 1].defined(definition)
 
     def was_replaced(self, definition: Any) -> bool:
         """True if an earlier import of one of the user's own modules defined it and the newest
         import defined another in its place."""
-        name, last = definition.__module__, self.again[definition.__module__]
-        matches = (self.is_of(definition, name, number) for number in range(last))
-        return any(matches) and not self.is_of(definition, name, last)
+        imports = self._imports.get(definition.__module__, [])
+        states = [one.defined(definition) for one in imports]
+        return any(states) and not states[-1]
 
     def imported_since(self, before: Mapping[str, int]) -> set[str]:
-        """Return the user's own modules that were re-imported since `again` was `before`: all their
-        names were rebound, other than by %autoreload."""
+        """Return the user's own modules that were re-imported since `numbers` was `before`: all
+        their names were rebound, other than by %autoreload."""
         return {
             name
-            for name, number in self.again.items()
-            if any(
-                (name, n) not in self._in_place for n in range(before.get(name, 0) + 1, number + 1)
-            )
+            for name, imports in self._imports.items()
+            if not all(one.in_place for one in imports[before.get(name, 1) :])
         }
 
     def former(self, definition: Any) -> Any:
         """Return the function or class that %autoreload replaced with this one, to which existing
         objects now refer; None if it did not, or updated the same object. Enums are excluded: each
         class keeps its members."""
-        name, path = definition.__module__, definition.__qualname__
-        number = self.again[name]
-        if (name, number) not in self._in_place or not self.is_of(definition, name, number):
-            return None
-        previous = self._definitions.get((name, number - 1), {}).get(path)
-        return None if previous is definition or isinstance(definition, enum.EnumMeta) else previous
+        imports = self._imports.get(definition.__module__, [])
+        for earlier, later in reversed([*itertools.pairwise(imports)]):
+            previous = (earlier.definitions or {}).get(definition.__qualname__)
+            if later.defined(definition) and previous is not definition:
+                is_same = later.in_place and not isinstance(definition, enum.EnumMeta)
+                return previous if is_same else None
+        return None
 
     def is_edited(self, name: str) -> bool:
         """True if the file of one of the user's own modules has changed since its import."""
-        last_import = self._imports.get(name)
-        if last_import is None or last_import.written == _mtime(sys.modules[name]):
+        imports = self._imports.get(name)
+        if not imports or imports[-1].written == _mtime(sys.modules[name]):
             return False
-        return last_import.content != _mtime_and_digest(sys.modules[name])[1]
+        return imports[-1].content != _mtime_and_digest(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Return where the module that defined an object holds it; None if none does."""

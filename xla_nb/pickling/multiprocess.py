@@ -20,7 +20,7 @@ import sys
 import termios
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import (
     connection,
     context,
@@ -55,45 +55,40 @@ _CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 _PRIMITIVES = (*_SHAREABLE, heap.Arena, connection.Connection, *_CTYPES)
 
 
-class ToRanks:
-    """Reduces the primitives of one pickle; `note` receives a sentence for the user."""
+def reduced(obj: Any, notes: set[str]) -> Any:
+    """Reduce a primitive to the notebook's own, or a lock without a name to a new one, adding a
+    note for the user; NotImplemented for other objects."""
+    if not isinstance(obj, _PRIMITIVES):  # called for every object
+        return NotImplemented
+    if isinstance(obj, _SHAREABLE) and not all(lock._semlock.name for lock in _semaphores(obj)):
+        return _reduced_without_name(obj, notes)
+    if isinstance(obj, synchronize.SemLock):
+        return _open_semaphore, (type(obj), _reduce_for_spawn(obj)[2])
+    if type(obj) in _FED_QUEUES:
+        _, (kind,), state, *_ = _reduce_for_spawn(obj)
+        return _open_queue, (kind, state)
+    if isinstance(obj, _CTYPES) and not _is_shared_memory(obj):
+        return NotImplemented
+    return _reduce_for_spawn(obj)
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
 
-    def reduce(self, obj: Any) -> Any:
-        """Reduce a primitive to the notebook's own; a lock without a name to a new one, with a
-        note."""
-        if not isinstance(obj, _PRIMITIVES):  # called for every object
-            return NotImplemented
-        if isinstance(obj, _SHAREABLE) and not all(lock._semlock.name for lock in _semaphores(obj)):
-            return self._without_name(obj)
-        if isinstance(obj, synchronize.SemLock):
-            return _open_semaphore, (type(obj), _reduce_for_spawn(obj)[2])
-        if type(obj) in _FED_QUEUES:
-            _, (kind,), state, *_ = _reduce_for_spawn(obj)
-            return _open_queue, (kind, state)
-        if isinstance(obj, _CTYPES) and not _is_shared_memory(obj):
-            return NotImplemented
-        return _reduce_for_spawn(obj)
-
-    def _without_name(self, obj: Any) -> Any:
-        """Reduce a free lock to a new one. Raises Unshippable for a held lock, and for anything
-        else."""
-        maker = type(obj).__name__
-        if isinstance(obj, sharedctypes.SynchronizedBase):
-            maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
-        recreate = f"{_RECREATE_ADVICE}`{_SPAWN}.{maker}`"
-        if not isinstance(obj, synchronize.SemLock):
-            thing = f"a multiprocessing {maker} that only forked processes can use"
-            raise Unshippable(thing, f"Re-create it {recreate}")
-        is_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
-        if is_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
-            raise Unshippable("a lock that is held", "Release it before the launch")
-        self._note(
-            f"ranks share a new {maker}, not the notebook's: to share that, re-create it {recreate}"
-        )
-        return _new_lock, (type(obj), _arguments(obj))
+def _reduced_without_name(obj: Any, notes: set[str]) -> Any:
+    """Reduce a free lock to a new one. Raises Unshippable for a held lock, and for anything
+    else."""
+    maker = type(obj).__name__
+    if isinstance(obj, sharedctypes.SynchronizedBase):
+        maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
+    recreate = f"{_RECREATE_ADVICE}`{_SPAWN}.{maker}`"
+    if not isinstance(obj, synchronize.SemLock):
+        thing = f"a multiprocessing {maker} that only forked processes can use"
+        raise Unshippable(thing, f"Re-create it {recreate}")
+    is_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
+    if is_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
+        raise Unshippable("a lock that is held", "Release it before the launch")
+    notes.add(
+        f"ranks share a new {maker}, not the notebook's: to share that, re-create it {recreate}"
+    )
+    return _new_lock, (type(obj), _arguments(obj))
 
 
 def _semaphores(obj: Any) -> Iterator[Any]:

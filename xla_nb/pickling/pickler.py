@@ -219,7 +219,6 @@ class LivePickler(Pickler):
         super().__init__(file, buffers)
         self.gaps: list[tuple[int, int]] = []
         self._live = live
-        self._primitives = multiprocess.ToRanks(live.note)
         self._modules = module_objects.of_this_process()
         self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of possible module objects
         self._fallbacks: dict[str, list[tuple[str, object, Call]]] = {}  # for parts that fail
@@ -339,7 +338,7 @@ class LivePickler(Pickler):
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
     def reduce_shared(self, obj: Any) -> Any:
-        return self._primitives.reduce(obj)
+        return multiprocess.reduced(obj, self._live.notes)
 
     def reduce_array(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
