@@ -62,10 +62,12 @@ def check_live(
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some C functions have none
         return False
-    takes_lock = _takes_lock(signature, 1 + len(args))
-    if defaults and takes_lock:
-        takes_lock = signature.parameters["lock"].default is inspect.Parameter.empty
+    takes_lock, lock = False, signature.parameters.get("lock")
     try:
+        given = signature.bind_partial(0, *args).arguments
+        if lock is not None and "lock" not in given:
+            is_named = lock.kind in (lock.POSITIONAL_OR_KEYWORD, lock.KEYWORD_ONLY)
+            takes_lock = is_named and not (defaults and lock.default is not lock.empty)
         signature.bind(0, *args, **({"lock": None} if takes_lock else {}))
     except TypeError as error:
         extra = f"and {several(len(args), 'argument')}" if args else "alone"
@@ -86,15 +88,6 @@ def _remedy(signature: inspect.Signature, fix: str) -> str:
     if not names:
         return "Pass no arguments, or add parameters for them."
     return f"Pass them as {fix.format(', '.join(names))}."
-
-
-def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
-    """Whether there is a `lock` parameter that the arguments leave free for the shared lock."""
-    for position, (name, parameter) in enumerate(signature.parameters.items()):
-        if name == "lock":
-            is_free = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
-            return is_free or parameter.kind is parameter.KEYWORD_ONLY
-    return False
 
 
 def _no_entry(entry: str, cell: Cell, defined: Sequence[str], values: Mapping[str, object]) -> str:
