@@ -65,7 +65,10 @@ def is_ready(part: object) -> bool:
     return kind in (tuple, frozenset) and all(map(is_ready, part))  # type: ignore[call-overload]
 
 
-def is_ready_in_class(name: str, part: object) -> bool:
+def is_ready_in(holder: object, name: str, part: object) -> bool:
+    """True if a part of a class or function can exist before instances do."""
+    if not isinstance(holder, type):
+        return holds_what_is_ready(part)
     is_descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
     return is_descriptor or holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
 

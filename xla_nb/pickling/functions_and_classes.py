@@ -122,7 +122,8 @@ class Live:
         self._other_dicts: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, type | None]] = {}
         self._made_here: Callable[[type], bool] = functools.cache(code_facts.is_made_here)
-        self._pickled_by_dict: dict[type, bool] = {}
+        by_dict = functools.cache(code_facts.is_pickled_by_its_dict)
+        self._is_pickled_by_its_dict: Callable[[type], bool] = by_dict
         self.imported: Container[str] = ()
         self.met = Met()
         self.writing: tuple[str, object] = "", None
@@ -297,13 +298,10 @@ class Live:
         fill: Callable[..., None],
         parts: Mapping[str, Any],
         target: object = None,
-        is_ready: Callable[[str, object], bool] = lambda _, part: code_facts.holds_what_is_ready(
-            part
-        ),
     ) -> dict[str, Any]:
         """Return the parts that can exist at once; the others are later filled into `holder`, or
         into its `target`."""
-        ready = {name: part for name, part in parts.items() if is_ready(name, part)}
+        ready = {n: part for n, part in parts.items() if code_facts.is_ready_in(holder, n, part)}
         if len(ready) < len(parts):
             late = {name: part for name, part in parts.items() if name not in ready}
             self._fill(holder, fill, late, target)
@@ -386,9 +384,7 @@ class Live:
             self._subclass(subclass)
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
-            | self._take_ready(
-                cls, rebuild.fill_attributes, content, is_ready=code_facts.is_ready_in_class
-            ),
+            | self._take_ready(cls, rebuild.fill_attributes, content),
             "abstract": abstract,
         }
         arguments = (type(cls), cls.__name__, cls.__bases__, initial, self._number(cls))
@@ -444,10 +440,7 @@ class Live:
     def reduce_plain(self, obj: Any) -> Any:
         """Like `_instance`, for an instance whose `vars` may be shared, as those of libraries may
         be."""
-        kind = type(obj)
-        if kind not in self._pickled_by_dict:
-            self._pickled_by_dict[kind] = code_facts.is_pickled_by_its_dict(kind)
-        if not self._pickled_by_dict[kind]:
+        if not self._is_pickled_by_its_dict(type(obj)):
             return NotImplemented
         make, arguments, state, items, pairs = obj.__reduce_ex__(5)
         state = code_facts.state_with_dict(obj, state)
