@@ -115,7 +115,7 @@ def test_background_run_shows_displays_in_its_own_cell(notebook, tmp_path):
         for m in [*first.messages, *shown.messages]
         if m["msg_type"] == "update_display_data"
     }
-    assert updates[ids[-1]] == "[0] 'of 0'\n[1] 'of 1'"
+    assert updates[ids[-1]] == "[0]\n'of 0'\n[1]\n'of 1'"
     assert not [one for one in map(is_display, shown.messages) if one]
 
 

@@ -94,7 +94,7 @@ def test_single_output_shows_images_and_all_else_as_text():
     assert "&lt;Markdown&gt;" in drawn
     assert f'<img alt="&lt;Figure&gt;" src="data:image/png;base64,{PNG}">' in drawn
     assert "&lt;b&gt;&amp;red" in drawn
-    assert plain == "[0] <Markdown>\n[0] <Figure>\n[1] <b>&red"
+    assert plain == "[0]\n<Markdown>\n<Figure>\n[1]\n<b>&red"
 
 
 def test_single_output_shows_svg_as_image():
@@ -107,9 +107,9 @@ def test_single_output_escapes_invalid_image_data():
     assert "<!--" not in drawn
 
 
-def test_single_output_is_bounded(monkeypatch):
-    monkeypatch.setattr(rank_outputs, "LARGEST", 5000)
-    drawn, _ = alone(r0=[figure("A" * 3000)], r1=[figure("B" * 3000)])
+def test_single_output_is_bounded():
+    large = [Display({"image/png": letter * 3000}, nbytes=9_000_000) for letter in "AB"]
+    drawn, _ = alone(r0=large)
     assert "AAA" in drawn
     assert "BBB" not in drawn
-    assert "too large to show here" in drawn
+    assert "1 more display: run.displays[0]" in drawn

@@ -15,9 +15,9 @@ from xla_nb import ansi
 from xla_nb.record.displays import Display, Reader, Shown
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.loop import View, shell, slot
-from xla_nb.views.rendering.style import FAINT, SANS
+from xla_nb.views.rendering.style import SANS
 from xla_nb.views.rendering.tags import div, faint, pre
-from xla_nb.wording import listed, ranks, several
+from xla_nb.wording import listed, ranks, several, spans
 
 #: Displays shown of one run, and their bytes; characters of one text in a background run's output.
 _MAX_DISPLAYS, LARGEST, _LONGEST_TEXT = 100, 16_000_000, 20_000
@@ -25,12 +25,8 @@ _RETURNED = ("returned",)  # what follows is the result, not a display
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-@dataclass(frozen=True)
-class Output:
-    """An output of the cell: data by MIME type, and metadata."""
-
-    data: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+class _Note(Display):
+    """Our line between displays."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +36,10 @@ class _Group:
     ranks: list[int]
     shown: Shown
 
-    @property
-    def name(self) -> str:
-        return ranks(self.ranks)
 
-    @property
-    def short(self) -> str:
-        """`0–3`."""
-        return self.name.partition(" ")[2]
-
-
-def outputs(shown: Mapping[int, Shown]) -> list[Output]:
+def outputs(shown: Mapping[int, Shown]) -> list[Display]:
     """Build the outputs of a cell; none while nothing is displayed."""
-    built: list[Output] = []
+    built: list[Display] = []
     names: list[str] = []
     count = size = 0
     for group in _groups(shown):
@@ -66,30 +53,22 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
             if display.result and not has_heading:
                 has_heading = True
                 built.append(_heading(group, _RETURNED))
-            built.append(Output(display.data, display.metadata))
+            built.append(display)
     if names:
         note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
         built.append(_note(escape(note), note))
     return built
 
 
-def alone(shown: Mapping[int, Shown]) -> list[Output]:
-    """Build a single output with all displays; those that are not images are shown as text."""
-    groups = _groups(shown)
-    html, room = "", LARGEST
-    for group in groups:
-        html += _heading(group, [*_gaps(group.shown)]).data["text/html"]
-        for display in group.shown.displays:
-            piece = _image(display) or pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
-            room -= len(piece)
-            html += piece if room >= 0 else div(FAINT, "too large to show here")
-    text = "\n".join(line for group in groups for line in _lines(group))
-    return [Output({"text/html": html, "text/plain": text}, {})] if groups else []
-
-
-def lines(name: str, display: Display) -> list[str]:
-    """Format one display as lines of text."""
-    return [f"[{name}] {ansi.plain(line)}" for line in display.text.splitlines() or [""]]
+def alone(shown: Mapping[int, Shown]) -> list[Display]:
+    """Combine all outputs in one; displays that are not images are shown as text."""
+    parts = outputs(shown)
+    html = "".join(
+        part.data["text/html"] if isinstance(part, _Note) else _image(part) or _text(part)
+        for part in parts
+    )
+    text = "\n".join(ansi.plain(part.text) for part in parts)
+    return [_Note({"text/html": html, "text/plain": text})] if parts else []
 
 
 def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
@@ -115,14 +94,16 @@ def _gaps(shown: Shown) -> Iterator[str]:
         yield f"{several(shown.unreadable, 'display')} cut off or damaged"
 
 
-def _heading(group: _Group, notes: Sequence[str]) -> Output:
+def _heading(group: _Group, notes: Sequence[str]) -> _Note:
     """Build a line that names the ranks whose displays follow."""
     suffix = "".join(f" · {escape(note)}" for note in notes)
-    return _note(f"<b>{group.name}</b>{faint(suffix)}", " ".join([f"[{group.short}]", *notes]))
+    return _note(
+        f"<b>{ranks(group.ranks)}</b>{faint(suffix)}", " ".join([f"[{spans(group.ranks)}]", *notes])
+    )
 
 
-def _note(html: str, text: str) -> Output:
-    return Output({"text/html": div(f"{SANS};font-size:13px", html), "text/plain": text}, {})
+def _note(html: str, text: str) -> _Note:
+    return _Note({"text/html": div(f"{SANS};font-size:13px", html), "text/plain": text})
 
 
 def _image(display: Display) -> str:
@@ -135,18 +116,15 @@ def _image(display: Display) -> str:
     return ""
 
 
-def _lines(group: _Group) -> Iterator[str]:
-    for note in _gaps(group.shown):
-        yield f"[{group.short}] … {note}"
-    for display in group.shown.displays:
-        yield from lines(group.short, display)
+def _text(display: Display) -> str:
+    return pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
 
 
 _BEAT = 0.1  # seconds between reads, and the minimum between updates
 _MANY = 64  # ranks; with more, reads are less frequent
 _BYTES_PER_SECOND = 8e6  # bytes per second sent to a page for one run
 _MAX_LINES = 60  # lines of one display printed as text
-_EMPTY = Output({"text/html": "", "text/plain": ""}, {})
+_EMPTY = _Note({"text/html": "", "text/plain": ""})
 
 
 class Beside(View):
@@ -226,7 +204,7 @@ class Outputs:
 
     def __init__(self, *, behind: bool = False) -> None:
         self._behind = behind
-        self._sent: list[tuple[Any, Output]] = []
+        self._sent: list[tuple[Any, Display]] = []
         if behind:
             self._put(0, _EMPTY)
 
@@ -236,7 +214,7 @@ class Outputs:
         surplus = len(self._sent) - len(wanted)
         return sum(self._put(*item) for item in enumerate([*wanted, *[_EMPTY] * surplus]))
 
-    def _put(self, number: int, output: Output) -> int:
+    def _put(self, number: int, output: Display) -> int:
         """Set output `number`. Returns the number of bytes sent."""
         if number == len(self._sent):
             handle = slot()
@@ -263,10 +241,11 @@ class Lines:
             previous, current = self._printed.get(rank, []), shown[rank].displays
             for display in current:
                 if not any(display is printed for printed in previous):
-                    self._print(lines(str(rank), display))
+                    self._print(rank, display)
             self._printed[rank] = list(current)
         return 0
 
-    def _print(self, lines: list[str]) -> None:
+    def _print(self, rank: int, display: Display) -> None:
+        lines = [f"[{rank}] {ansi.plain(line)}" for line in display.text.splitlines() or [""]]
         note = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
         print(*lines[:_MAX_LINES], *note, sep="\n", flush=True)
