@@ -1,5 +1,7 @@
 """Wording of counts, lists, causes of death, durations and shortened texts."""
 
+import math
+
 import pytest
 
 from xla_nb.wording import (
@@ -8,10 +10,12 @@ from xla_nb.wording import (
     exactly,
     in_one_line,
     in_past,
+    lasting,
     listed,
     ranks,
     several,
     shortened,
+    took,
     without_middle,
 )
 
@@ -78,3 +82,25 @@ def test_a_duration_set_by_the_user_is_shown_exactly():
     times = (0.5, 30, 60, 90, 1800, 7200, 7325)
     told = ["0.5 s", "30 s", "1 min", "1 min 30 s", "30 min", "2 h", "2 h 2 min 5 s"]
     assert [exactly(seconds) for seconds in times] == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((-1, "0 s"), (0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min 59 s")),
+        *((7529, "2 h 5 min"), (math.nan, "0 s")),
+    ],
+)
+def test_a_growing_duration_is_rounded_down(seconds, words):
+    assert lasting(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((-1, "0 ms"), (0.0021, "2.1 ms"), (0.083, "83 ms"), (0.9996, "1 s"), (1.254, "1.25 s")),
+        *((59.94, "59.9 s"), (59.96, "1 min"), (125.4, "2 min 5 s"), (7529, "2 h 5 min")),
+    ],
+)
+def test_a_measured_duration_has_three_digits_below_a_minute(seconds, words):
+    assert took(seconds) == words

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 
 
 def odd(value: float) -> str:
-    """`NaN`, `inf` or `-inf`, for a number that is not finite."""
+    """`NaN`, `inf` or `-inf`; empty for a finite number."""
+    if math.isfinite(value):
+        return ""
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
@@ -166,3 +168,17 @@ def exactly(seconds: float) -> str:
     minutes, remainder = divmod(round(seconds), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "min"), (remainder, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def lasting(seconds: float) -> str:
+    """How long something has lasted, rounded down, like `duration` in panel.js: `45 s`,
+    `1 min 49 s`, `2 h 5 min`."""
+    whole = int(min(max(0.0, seconds), 1e9))
+    return exactly(whole if whole < 3600 else whole - whole % 60)
+
+
+def took(seconds: float) -> str:
+    """How long something took: `83 ms`, `1.25 s`, `2 min 5 s`."""
+    if seconds < 0.9995:
+        return f"{max(0.0, 1000 * seconds):.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 59.95 else lasting(seconds + 0.5)

@@ -68,9 +68,7 @@ def rows(panel: Panel) -> list[list[str]]:
 
 def test_idle_ranks_show_time_since_last_cell(panel: Panel) -> None:
     expect(panel.page.locator(".xn-headline")).to_have_text("4 live ranks, idle")
-    expect(panel.page.locator(".xn-sub")).to_have_text(
-        re.compile(r"2 cells · 4 ranks · idle for 1\d s$")
-    )
+    expect(panel.page.locator(".xn-sub")).to_have_text(re.compile(r"^for 1\d s · 2 cells"))
     expect(panel.page.locator(".xn-counts").first).to_contain_text("4 idle")
 
 
@@ -87,7 +85,7 @@ def test_running_cell_shows_its_own_time(panel: Panel) -> None:
     running = live(idle=False, since=3.0, cells=(ran(3, "running"),))
     panel.tell(*(card(rank) for rank in range(4)), **running)
     expect(panel.page.locator(".xn-headline")).to_have_text("Cell In[7] is running on ranks 0–3")
-    expect(panel.page.locator(".xn-sub")).to_have_text(re.compile(r"running for [3-9] s$"))
+    expect(panel.page.locator(".xn-sub")).to_have_text(re.compile(r"^for [3-9] s · "))
     number, label, whom, told, took = rows(panel)[0]
     assert (number, label, whom, took) == ("3", "Cell In[7]", "0–3", "")
     assert "running" in told
@@ -98,7 +96,7 @@ def test_kernel_restart_stops_the_time_of_running_cells(panel: Panel) -> None:
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
     told = re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$")
     expect(panel.page.locator(".xn-headline")).to_have_text(told)
-    expect(panel.page.locator(".xn-sub")).not_to_contain_text("running for")
+    expect(panel.page.locator(".xn-sub")).not_to_contain_text(re.compile(r"for \d"))
 
 
 def test_output_between_cells_is_shown_only_if_there_is_any(panel: Panel) -> None:

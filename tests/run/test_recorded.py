@@ -267,7 +267,7 @@ def test_elapsed_time_ends_with_the_last_rank(ended):
 def test_repr_of_a_reopened_run_summarizes_it(ended):
     name = "20260101-000000-abcdef"
     failed = "Rank 1 failed at Cell In[3], line 7: ValueError: boom"
-    assert repr(ended.opened()) == f"<Run {name}: {failed}, 6.00 s; [0] returned 42>"
+    assert repr(ended.opened()) == f"<Run {name}: {failed}, 6 s; [0] returned 42>"
 
 
 def test_label_comes_from_the_summary(ended):

@@ -7,7 +7,7 @@ import pytest
 from xla_nb.messages.events import StackGroup
 from xla_nb.record.sample import INPUT, LOCK
 from xla_nb.run.activity import RankStatus
-from xla_nb.run.waits import call_at, groups, lasting, verdict, why_over
+from xla_nb.run.waits import call_at, groups, verdict, why_over
 
 FIVE = 300.0  # seconds
 AFTER = 300.0
@@ -234,14 +234,6 @@ def test_verdict_about_many_places_is_short():
         [reduces(0, *range(1, 256)), *(at(rank, number=rank) for rank in range(1, 256))], AFTER
     )
     assert said.endswith("; 252 more places in the report")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min 59 s"), (7529, "2 h 5 min")],
-)
-def test_duration_is_rounded_down(seconds, words):
-    assert lasting(seconds) == words
 
 
 # ---------------------------------------------------------------- the call at a line

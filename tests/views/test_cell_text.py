@@ -133,4 +133,4 @@ def test_background_run_is_shown_once(notebook):
     pictures = [m for m in shown.messages if m["msg_type"] == "display_data"]
     assert len(pictures) <= 1  # it may have ended during the previous cell
     assert "1 rank finished" in notebook.ok("later").result
-    assert "<b" in notebook.value("later._repr_html_()")
+    assert "<b" in notebook.value("later._repr_mimebundle_()['text/html']")

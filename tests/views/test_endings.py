@@ -167,7 +167,7 @@ ENDINGS = {
     "one rank interrupted": Ending(
         [*stopped(1), GRACE, *stopped(0, 2, 3)],
         "Rank 1 was interrupted (SIGINT) at Cell In[3], line 5",
-        [STOPPED, "† died, interrupted (SIGINT), after 0 s, line 5"],
+        [STOPPED, "† died, interrupted (SIGINT), after 0 ms, line 5"],
     ),
     "timeout": Ending(
         [events.StopRequested(why="Timed out after 2 s (timeout)"), *stopped(0, 1, 2, 3)],

@@ -254,7 +254,7 @@ def test_ended_ranks_show_why_they_ended(group, observer):
         group.tell(events.RankFinished(rank=rank, preview="", nbytes=0))
     group.tell(events.JobEnded(status=0))
     first = rendering.render_text(observer.snapshot()).splitlines()[0]
-    assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.2 s · 1 cell · ")
+    assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.25 s · 1 cell · ")
 
 
 def test_notice_reports_figures_missing_because_files_are_gone(group):

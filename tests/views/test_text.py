@@ -364,7 +364,7 @@ def test_summary_has_headline_time_and_files(run, view):
     for rank in (0, 1):
         run.state.apply(events.RankFinished(rank=rank, preview="1", nbytes=1))
     view.finish()
-    summary = f"2 ranks finished · 1.2 s · files in {run.record.path}\n"
+    summary = f"2 ranks finished · 1.25 s · files in {run.record.path}\n"
     assert view.out.getvalue() == f"[0, 1] returned 1\n{summary}"
 
 
@@ -454,7 +454,7 @@ def test_hang_report_with_many_places_is_short(run, view):
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        ([events.RankFinished(rank=n, preview="", nbytes=0) for n in (0, 1)], "in 1.2 s; line 9"),
+        ([events.RankFinished(rank=n, preview="", nbytes=0) for n in (0, 1)], "in 1.25 s; line 9"),
         ([events.StopRequested(why="Stopped by you")], "Stopped by you; line 9"),
     ],
 )
@@ -464,4 +464,4 @@ def test_summary_includes_the_conclusion(run, view, ends, told):
     view.finish()
     last = view.out.getvalue().splitlines()[-1]
     assert f"{told} compiled · " in last
-    assert last.count("1.2 s") == 1
+    assert last.count("1.25 s") == 1

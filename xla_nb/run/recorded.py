@@ -33,7 +33,7 @@ from xla_nb.run import sentences
 from xla_nb.run.activity import Tracks
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
-from xla_nb.wording import in_one_line, listed, several, shortened
+from xla_nb.wording import in_one_line, listed, several, shortened, took
 
 
 class RecordedRun(Mapping[int, Any]):
@@ -298,7 +298,7 @@ class RecordedRun(Mapping[int, Any]):
     def __repr__(self) -> str:
         text = "".join(f"; {value.line}" for value in sentences.returned(self.state))
         results = shortened(text, 300)
-        return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s{results}>"
+        return f"<Run {self.name}: {sentences.headline(self.state)}, {took(self.elapsed)}{results}>"
 
     def append(self, event: events.Event) -> None:
         """Add an event that was found out after the run had ended."""

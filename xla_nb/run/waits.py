@@ -17,7 +17,7 @@ from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
 from xla_nb.run.activity import RankStatus
 from xla_nb.run.stacks import alike
 from xla_nb.run.state import ENDED
-from xla_nb.wording import exactly, in_one_line, listed, ranks, several, shortened
+from xla_nb.wording import in_one_line, lasting, listed, ranks, several, shortened
 
 WAITED = "waited"  #: the kind of conclusion about who waited for whom
 _LONG = 3.0  # seconds of a wait from which the title shows it
@@ -215,12 +215,6 @@ def _describe_running(group: Sequence[RankStatus]) -> str:
         share = min(member.cpu or 0.0 for member in group)
         return f"computing{inside and ' '}{inside}{at} ({100 * share:.0f} % of a CPU)"
     return f"{inside}{at}".lstrip() or "at an unknown line"
-
-
-def lasting(seconds: float) -> str:
-    """A duration, rounded down: `45 s`, `1 min 49 s`, `2 h 5 min`."""
-    whole = int(seconds)
-    return exactly(whole if whole < 3600 else whole - whole % 60)
 
 
 def _since(seconds: float) -> str:

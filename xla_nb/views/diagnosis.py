@@ -17,11 +17,9 @@ from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import INPUT, Activity
 from xla_nb.run import conclusions, state, waits
 from xla_nb.run.activity import RankStatus, Window
-from xla_nb.run.waits import lasting
-from xla_nb.views import facts
 from xla_nb.views.rendering.style import ENDED
 from xla_nb.views.snapshot import UNDER_WAY, Card, Diagnosis, Snapshot
-from xla_nb.wording import ranks, several
+from xla_nb.wording import lasting, ranks, several, took
 
 Paces = Mapping[int, Window | None]
 
@@ -71,8 +69,8 @@ def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: flo
         return headline  # which includes the conclusion
     detail = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
     if ok:
-        return f"{headline} in {facts.took(elapsed)}{detail}"
-    duration = f"; ended after {facts.took(elapsed)}" if conclusion.calm else ""
+        return f"{headline} in {took(elapsed)}{detail}"
+    duration = f"; ended after {took(elapsed)}" if conclusion.calm else ""
     return headline + duration + detail
 
 

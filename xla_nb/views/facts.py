@@ -30,7 +30,7 @@ from xla_nb.views.snapshot import (
     Snapshot,
     hosts_in_short,
 )
-from xla_nb.wording import exactly, several, size
+from xla_nb.wording import exactly, lasting, several, size, took
 
 _LONGEST_REASON = 120  # characters of the reason for a stop
 _T = TypeVar("_T", float, str)
@@ -62,53 +62,56 @@ def title(snapshot: Snapshot) -> str:
 def gap(snapshot: Snapshot) -> str:
     """The separator between the title and the small print. It is a space where the time belongs to
     the title (`4 ranks finished in 1.9 s`), and a dot after an error or a diagnosis."""
-    live = snapshot.live
-    runs = snapshot.ok is None and snapshot.is_calm and live is not None and live.since is not None
-    is_plain = snapshot.ok and live is None and snapshot.conclusion is None
-    return " " if runs or is_plain else " · "
+    return " " if duration(snapshot)[0] in ("in {}", "for {}") else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """Parts of the small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
-    template = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
-    has_time, reason = tells_time(snapshot.conclusion, snapshot.ok), snapshot.stopping
-    parts = ["" if has_time else template.format(took(snapshot.elapsed)), snapshot.cell]
-    if reason and snapshot.troubles and snapshot.ok is False:  # which are in the title
-        parts.insert(1, cut(f"{reason[0].lower()}{reason[1:]}", _LONGEST_REASON))
-    if snapshot.live is not None:
-        parts = _about_live(snapshot, snapshot.live)
+    template, since = duration(snapshot)
+    is_over = snapshot.ok is not None
+    time = took(snapshot.elapsed) if is_over else lasting(snapshot.now - since)
+    when = f"as of {clock(snapshot.now)}"
+    if is_over:
+        when = "" if snapshot.started is None else minute(snapshot.started)
+    return list(filter(None, [template.format(time), *details(snapshot), when]))
+
+
+def duration(snapshot: Snapshot) -> tuple[str, float]:
+    """A template for how long it took, or has lasted since the returned time, such as `in {}`;
+    empty if that is in the title or unknown."""
+    live, ok = snapshot.live, snapshot.ok
+    since = snapshot.started if live is None or ok is not None else live.since
+    if ok is None and (since is None or (live is not None and not snapshot.is_calm)):
+        return "", 0.0
+    if live is not None:  # `for 12 s` continues the title
+        template = "for {}" if ok is None else "alive for {}"
+    elif tells_time(snapshot.conclusion, ok):
+        template = ""
+    else:
+        template = {True: "in {}", False: "ended after {}", None: "{} so far"}[ok]
+    return template, since or 0.0
+
+
+def details(snapshot: Snapshot) -> list[str]:
+    """Parts of the small print that do not change with the time."""
+    live, reason = snapshot.live, snapshot.stopping
+    has_failed = live is None and snapshot.ok is False
+    parts = []
+    if reason and has_failed and snapshot.troubles:  # the title shows these
+        parts.append(cut(f"{reason[0].lower()}{reason[1:]}", _LONGEST_REASON))
+    parts.append(snapshot.cell if live is None else cells(live))
+    if live is not None and live.idle is not None and snapshot.ok is None:
+        parts.append(f"ends after {exactly(live.idle)} without a cell")
     parts += ["simulated TPU host"] if snapshot.simulated else []
     parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
-    if snapshot.ok is None:
-        is_in_title = snapshot.stopping in title(snapshot)
-        parts += [] if is_in_title else [f"stopping: {snapshot.stopping}"]
-        parts += [f"as of {clock(snapshot.now)}"]
-    elif snapshot.started is not None:
-        parts += [minute(snapshot.started)]
+    if snapshot.ok is None and snapshot.stopping not in title(snapshot):
+        parts.append(f"stopping: {snapshot.stopping}")
     return list(filter(None, parts))
 
 
 def tells_time(conclusion: Concluded | None, ok: bool | None) -> bool:
     """Whether the title includes how long the run took, because it includes a conclusion."""
     return conclusion is not None and (bool(ok) or (ok is False and conclusion.calm))
-
-
-def took(seconds: float) -> str:
-    """How long a run took, or has taken so far."""
-    return f"{seconds:.1f} s" if 0.95 <= seconds < 59.95 else span(seconds)
-
-
-def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
-    """The small print of live ranks: `for 12 s`, which continues the title; group and cells."""
-    parts = []
-    if snapshot.ok is not None:
-        parts.append(f"alive for {took(snapshot.elapsed)}")
-    elif live.since is not None and snapshot.is_calm:
-        parts.append(f"for {took(max(0.0, snapshot.now - live.since))}")
-    parts.append(cells(live))
-    if snapshot.ok is None and live.idle is not None:
-        parts.append(f"ends after {exactly(live.idle)} without a cell")
-    return parts
 
 
 def cells(live: Live) -> str:
@@ -139,23 +142,6 @@ def _local(epoch: float, pattern: str) -> str:
         return datetime.fromtimestamp(epoch).strftime(pattern)
     except (ValueError, OverflowError, OSError):
         return "an unknown time"
-
-
-def span(seconds: float) -> str:
-    """A duration in at most two units."""
-    if not 0 <= seconds < 1e9:
-        return "0 s" if seconds < 0 else "?"
-    if seconds < 0.01:
-        return "less than 10 ms"
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    minutes, remainder = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {remainder:02} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02} min"
-    return f"{hours // 24} d {hours % 24:02} h"
 
 
 def figure(number: float, digits: int = 4) -> str:
@@ -202,13 +188,8 @@ def when(card: Card, snapshot: Snapshot) -> str:
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return f"after {span(card.since - snapshot.started)}" if snapshot.started else ""
-    return f"for {going(snapshot.now - card.since)}"
-
-
-def going(seconds: float) -> str:
-    """How long something has lasted, in whole seconds, like `duration` in panel.js."""
-    return f"{int(seconds)} s" if 0 <= seconds < 60 else span(seconds // 1)
+        return f"after {took(card.since - snapshot.started)}" if snapshot.started else ""
+    return f"for {lasting(snapshot.now - card.since)}"
 
 
 class Fact(NamedTuple):
@@ -232,7 +213,7 @@ def of_cards(cards: Sequence[Card]) -> list[Fact]:
         Fact("cpu", "CPU", _range(_percent, (card.cpu for card in cards))),
         Fact("compiles", "compiles", _compiles(samples)),
         # For one rank, this is part of its compiles.
-        Fact("compile-time", "compile time", "" if alone else _counts(_seconds, compiled)),
+        Fact("compile-time", "compile time", "" if alone else _counts(took, compiled)),
         Fact("steps", "steps", _done(cards, of_loops=True)),
         Fact("steps", "syncs", _done(cards, of_loops=False)),
         Fact("fallbacks", "ran on the CPU", _top(sample.fallbacks for sample in samples)),
@@ -252,10 +233,6 @@ def _counts(format_value: Callable[[float], str], values: Sequence[float]) -> st
     return _range(format_value, values) if any(values) else ""
 
 
-def _seconds(seconds: float) -> str:
-    return span(seconds) if seconds else "0"
-
-
 def _percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
@@ -269,7 +246,7 @@ def _device_memory(samples: Sequence[Sample]) -> str:
 def _compiles(samples: Sequence[Sample]) -> str:
     counts = _counts(figure, [sample.compiles for sample in samples])
     is_alone = counts and len(samples) == 1
-    return f"{counts} in {span(samples[0].compile_seconds)}" if is_alone else counts
+    return f"{counts} in {took(samples[0].compile_seconds)}" if is_alone else counts
 
 
 def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
@@ -309,18 +286,11 @@ def of_steps(card: Card) -> list[Fact]:
     step markers but do not time them, so the time per marker is accurate to about 10 %."""
     step = []
     if card.step is not None and card.sample.loops_step:
-        step = [Fact("step", "step", in_short(card.step))]
+        step = [Fact("step", "step", took(card.step))]
     elif card.step is not None:
-        step = [Fact("step", "per sync", f"≈ {in_short(card.step, 2)}")]
+        step = [Fact("step", "per sync", f"≈ {took(float(f'{card.step:.2g}'))}")]
     waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
     return step + waits
-
-
-def in_short(seconds: float, digits: int = 3) -> str:
-    """The duration of a step with `digits` digits: `83 ms`, `1.20 s`."""
-    if not 0 <= seconds < 0.9995:
-        return span(seconds) if digits > 2 or seconds >= 10 else f"{seconds:.1f} s"
-    return f"{float(f'{1000 * seconds:.{digits}g}'):g} ms"
 
 
 def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
@@ -352,7 +322,7 @@ def bar_in_short(bar: Bar) -> str:
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
-        parts.append(f"{f'{bar.eta:.0f} s' if 0 <= bar.eta < 59.5 else span(bar.eta)} to go")
+        parts.append(f"{lasting(bar.eta)} to go")
     return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 

@@ -31,7 +31,6 @@ from xla_nb.views.snapshot import (
     Card,
     Excerpt,
     Live,
-    Odd,
     Phase,
     Series,
     Snapshot,
@@ -62,22 +61,19 @@ class Lines:
 @dataclass
 class Line:
     """One rank's points (x, y) of one figure. Above `limit` points, every other one is dropped.
-    `odd`: all non-finite values; the current or latest streak of them is a separate item."""
+    `odd`: the steps where it first and last became non-finite, each with the new kind of value."""
 
     limit: int
     points: list[tuple[float, float]] = field(default_factory=list)
     last: tuple[float, float] | None = None
-    odd: tuple[Odd, ...] = ()
+    odd: tuple[tuple[float, str], ...] = ()
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float) -> None:
-        if not math.isfinite(y):
-            item = Odd(x, x, x, 1, (wording.odd(y),))
-            if self.last is None or math.isfinite(self.last[1]):
-                self.odd = (Odd.of(self.odd), item) if self.odd else (item,)
-            else:
-                self.odd = *self.odd[:-1], Odd.of([self.odd[-1], item])
+        kind, previous = wording.odd(y), wording.odd(self.last[1]) if self.last else ""
+        if kind not in ("", previous):
+            self.odd = *self.odd[:1], (x, kind)
         self.last = x, y
         if self._count % self._stride == 0:
             self.points.append(self.last)
@@ -514,13 +510,9 @@ class RowsOfRun:
 _RATE_AFTER = 20  # items after which tqdm's rate is shown
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
-    rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
-    r" \[[\d:]+<(?P<eta>[\d:]+|\?)(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
-)
-
-
-_ENDLESS = re.compile(
-    rf"^(?:(?P<label>.*?): )?(?P<done>{_NUMBER})it \[[\d:]+, *(?:[\d.]+[kMGTP]?|\?)(?:it/s|s/it)\]?"
+    r"^(?:(?P<label>.*?): )?"
+    rf"(?: *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})|(?P<count>{_NUMBER})it)"
+    r" \[[\d:]+(?:<(?P<eta>[\d:]+|\?))?(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
 )
 
 
@@ -530,15 +522,15 @@ def tqdm(line: str) -> Bar | None:
 
     tqdm's rate is a moving average, which a slow first item (one that compiles) distorts for
     long, so the rate of the first items is omitted."""
-    if (endless := _ENDLESS.match(line)) is not None:
-        return Bar(endless["label"] or "", int(_si(endless["done"])), None, None)
     match = _TQDM.match(line)
     if match is None:
         return None
+    if match["count"]:
+        return Bar(match["label"] or "", int(_si(match["count"])), None, None)
     rate = None if match["rate"] in (None, "?") else _si(match["rate"])
     if rate and match["unit"].startswith("s/"):
         rate = 1 / rate
-    eta = None if match["eta"] == "?" else _seconds(match["eta"])
+    eta = None if match["eta"] in (None, "?") else _seconds(match["eta"])
     done, total = _si(match["done"]), _si(match["total"])
     if done < min(total, _RATE_AFTER):
         rate = eta = None

@@ -17,7 +17,7 @@ from xla_nb.views import diagnosis, facts, observer, rank_outputs, rendering
 from xla_nb.views.loop import shell, slot
 from xla_nb.views.rendering import style, tags
 from xla_nb.views.snapshot import Snapshot
-from xla_nb.wording import aligned, in_one_line
+from xla_nb.wording import aligned, in_one_line, took
 
 #: JupyterLab and nbconvert print an output on one page and leave the rest of the previous page
 #: empty. Parts that must not be split have their own style. Untrusted notebooks lose this style.
@@ -66,9 +66,6 @@ class OpenedRun(RecordedRun):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         return bundle(observer.observe(self)) | self.as_data()
-
-    def _repr_html_(self) -> str:
-        return bundle(observer.observe(self))["text/html"]
 
     def _ipython_display_(self) -> None:
         """Show the picture, except in a terminal, which has no room, and for a run that is
@@ -146,7 +143,7 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _row(entry: Entry) -> tuple[Sequence[str], Sequence[str]]:
     """The columns of a run, as text and as HTML."""
-    time = "" if entry.elapsed is None else facts.took(entry.elapsed)
+    time = "" if entry.elapsed is None else took(entry.elapsed)
     title = _title(entry)
     values = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
     figures = in_one_line(" · ".join(values), 40)

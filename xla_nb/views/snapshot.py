@@ -6,7 +6,6 @@ observer reads files and events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -142,39 +141,16 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Odd:
-    """Non-finite values of a figure: their count, their kinds, the step of the first to arrive
-    (`since`), and the lowest and highest step."""
-
-    since: float
-    least: float
-    greatest: float
-    count: int
-    kinds: tuple[str, ...]
-
-    @classmethod
-    def of(cls, items: Sequence[Odd]) -> Odd:
-        """Merge items, given in order of arrival."""
-        return cls(
-            since=items[0].since,
-            least=min(item.least for item in items),
-            greatest=max(item.greatest for item in items),
-            count=sum(item.count for item in items),
-            kinds=tuple(dict.fromkeys(kind for item in items for kind in item.kinds)),
-        )
-
-
-@dataclass(frozen=True)
 class Series:
     """A figure that ranks reported: points (step, value) by rank; ranks in `thinned` have only
     some.
 
-    odd: all non-finite values by rank; the latest streak is a separate item
+    odd: by rank, the steps (step, `NaN`) where it first and last became non-finite
     """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
-    odd: dict[int, tuple[Odd, ...]] = field(default_factory=dict)
+    odd: dict[int, tuple[tuple[float, str], ...]] = field(default_factory=dict)
     thinned: frozenset[int] = frozenset()
 
 

@@ -27,7 +27,7 @@ from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import View, slot
 from xla_nb.views.rendering import returned
 from xla_nb.views.snapshot import STREAMS, Stream
-from xla_nb.wording import several, shortened
+from xla_nb.wording import several, shortened, took
 
 #: Lines of each stream shown as they arrive, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
@@ -140,7 +140,7 @@ class TextView(View):
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         sentence = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
         if not facts.tells_time(state.conclusion, state.ok):
-            sentence += f" · {facts.took(run.elapsed)}"
+            sentence += f" · {took(run.elapsed)}"
         return f"{sentence} · files in {path}"
 
     def _read(self, read_stream: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:

@@ -127,7 +127,7 @@ def test_cells_are_listed_with_ranks_and_outcome(panel, kernel):
 def test_list_shows_same_cell_duration_as_the_run(panel, kernel):
     kernel.ok("%%xla --view none -o own_\nimport time\ntime.sleep(0.3)")
     (cell,) = cells(panel.whole())
-    own = "__import__('xla_nb.views.facts').views.facts.took(own_.elapsed)"
+    own = "__import__('xla_nb.wording').wording.took(own_.elapsed)"
     assert cell[4] == eval(kernel.value(own))
 
 

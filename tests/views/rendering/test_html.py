@@ -23,7 +23,6 @@ from xla_nb.views.snapshot import (
     Diagnosis,
     Excerpt,
     Live,
-    Odd,
     Phase,
     Series,
     Snapshot,
@@ -192,7 +191,7 @@ def crowded(whole: Snapshot) -> Snapshot:
     ("changes", "mark"),
     [
         ({"ok": True}, "✓ 2 ranks finished in 12.5 s"),
-        ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in less than 10 ms"),
+        ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in 2 ms"),
         ({"ok": False}, "✗ 2 ranks finished · ended after 12.5 s"),
         ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished · ended after"),
         ({"ok": None}, "● 2 ranks finished · 12.5 s so far · "),
@@ -389,7 +388,7 @@ def test_errors_beyond_limit_are_counted() -> None:
 
 def test_progress_shows_percentage_count_rate_and_remaining_time() -> None:
     for shown in both(snapshot(ok=None, bar=Bar("train", 620, 1000, 12.34, 30.8))):
-        assert "train: 62 % · 620 of 1,000 · 12.3/s · 31 s to go" in shown
+        assert "train: 62 % · 620 of 1,000 · 12.3/s · 30 s to go" in shown
 
 
 def test_finished_run_shows_no_progress() -> None:
@@ -442,7 +441,7 @@ def test_rank_is_shown_with_all_facts() -> None:
             "1.5 GiB",
             "97 %",
             "3.0 GiB of 16.0 GiB",
-            "3 in 8.40 s",
+            "3 in 8.4 s",
             "1,240",
             "aten::nonzero 12",
         ):
@@ -457,7 +456,7 @@ def test_range_of_counts_includes_ranks_that_did_nothing() -> None:
             f.label: f.value for f in facts.of_cards([replace(some[0], sample=card), *some[1:]])
         }
         assert values["compiles"] == "0 to 2"
-        assert values["compile time"] == "0 to 0.25 s"
+        assert values["compile time"] == "0 ms to 250 ms"
         assert values["steps" if card.items else "syncs"] == "0 to 3"
         assert len(values) == 3
 
@@ -514,8 +513,8 @@ def test_lane_is_a_picture_with_its_seconds_as_alt_text() -> None:
     whole = snapshot(cards=(Card(0, lane=slots), Card(1, lane=slots[:1])))
     html, _ = both(whole)
     alts = [image["alt"] for image in Page(rendering.render_html(whole)).named("img")]
-    told = "compiling 1.00 s, running 0.50 s, waiting for others 0.50 s, waiting for data 1.00 s"
-    assert alts == [told, "compiling 1.00 s"]
+    told = "compiling 1 s, running 500 ms, waiting for others 500 ms, waiting for data 1 s"
+    assert alts == [told, "compiling 1 s"]
     assert "waiting for data" in html  # the key of the colors
 
 
@@ -595,7 +594,7 @@ def test_run_on_one_host_has_no_list_of_hosts() -> None:
 
 def test_ended_rank_shows_its_duration() -> None:
     html, _ = both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),)))
-    assert "after 10.0 s" in html
+    assert "after 10 s" in html
 
 
 def test_text_of_run_in_progress_shows_state_of_ranks() -> None:
@@ -702,34 +701,36 @@ def test_figure_with_only_nan_is_text_without_chart(ranks: int, told: str) -> No
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_chart_ends_at_last_reported_step_despite_nonfinite_values(ranks: int) -> None:
     line = [(float(step), 1.0 if step < 7 else math.nan) for step in range(60)]
-    odd = dict.fromkeys(range(ranks), (Odd(7, 7, 59, 53, ("inf", "NaN")),))
+    odd = dict.fromkeys(range(ranks), ((7.0, "NaN"),))
     series = Series("loss", dict.fromkeys(range(ranks), line), odd)
     html, text = both(snapshot(series=(series,)))
     assert "over steps 0 to 59" in rendering.render_html(snapshot(series=(series,)))
-    assert "inf or NaN since step 7" in html
-    assert "inf or NaN since step 7" in text
+    assert "NaN since step 7" in html
+    assert "NaN since step 7" in text
 
 
 @pytest.mark.parametrize(
     ("odd", "told"),
     [
         ({1: [40]}, "NaN at step 40 (rank 1)"),
-        ({1: range(40, 50)}, "10 values are NaN, from step 40 to 49 (rank 1)"),
+        ({1: range(40, 50)}, "NaN at step 40 (rank 1)"),
         (
             {1: [*range(20, 30), *range(60, 70)]},
-            "20 values are NaN, from step 20 to 69 (rank 1)",
+            "NaN at step 20 (rank 1) and NaN at step 60 (rank 1)",
         ),
-        ({1: [20, 21, 22, 50, 51, 80]}, "6 values are NaN, from step 20 to 80 (rank 1)"),
+        ({1: [20, 21, 22, 50, 51, 80]}, "NaN at step 20 (rank 1) and NaN at step 80 (rank 1)"),
         ({0: [30], 1: [30]}, "NaN at step 30 (ranks 0, 1)"),
-        ({0: [30, 40], 1: [31]}, "3 values are NaN, from step 30 to 40 (ranks 0, 1)"),
+        ({0: [30, 40], 1: [31]}, "NaN at step 30 (rank 0), NaN at step 31 (rank 1) and 1 more"),
         (
             {1: [5, 6, *range(90, 900)]},
-            "2 values are NaN, from step 5 to 6 (rank 1); NaN since step 90 (rank 1)",
+            "NaN at step 5 (rank 1) and NaN since step 90 (rank 1)",
         ),
-        ({1: range(1, 900, 2)}, "449 values are NaN, from step 1 to 897 (rank 1); NaN since"),
+        ({1: range(1, 900, 2)}, "NaN at step 1 (rank 1) and NaN since step 899 (rank 1)"),
     ],
 )
-def test_all_nonfinite_values_are_counted(odd: dict[int, Sequence[int]], told: str) -> None:
+def test_first_and_latest_nonfinite_values_are_shown(
+    odd: dict[int, Sequence[int]], told: str
+) -> None:
     lines = {rank: Line(limit=100) for rank in range(2)}
     for step in range(900):
         for rank, line in lines.items():

@@ -94,7 +94,7 @@ def earlier(request: dict[str, Any], block: LineBlock) -> dict[str, Any]:
 def _coloured(clean: Sequence[str]) -> dict[str, Any]:
     """Lines as HTML, and the size of each in the file, in bytes."""
     return {
-        "lines": [colours.coloured(line, _LONGEST, colours.themed) for line in clean],
+        "lines": [colours.coloured(line, _LONGEST) for line in clean],
         "sizes": [len(line.encode()) + 1 for line in clean],
     }
 

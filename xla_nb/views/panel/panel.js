@@ -7,17 +7,17 @@
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const two = (n) => `${n}`.padStart(2, "0");
 const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
 const timeOfDay = (date) => date.toTimeString().slice(0, 8);
 
-/** Formats a duration like facts.py, in at most two units; whole seconds below a minute, because it is still growing. */
+/** Formats a growing duration like wording.py, in at most two units. */
 function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
-	if (s < 60) return `${s} s`;
 	const m = Math.floor(s / 60);
-	return m < 60 ? `${m} min ${two(s % 60)} s` : `${count((m / 60) | 0)} h ${two(m % 60)} min`;
+	const [[high, unit], [low, part]] = m < 60 ? [[m, "min"], [s % 60, "s"]] : [[Math.floor(m / 60), "h"], [m % 60, "min"]];
+	if (!high) return `${low} ${part}`;
+	return low ? `${high} ${unit} ${low} ${part}` : `${high} ${unit}`;
 }
 
 /** Formats ranks in order like wording.py: `0–3, 5` or `0, 1`. */
@@ -63,14 +63,6 @@ const button = (text, click, attributes, name = "button") =>
 const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 const link = (text, click) => button(text, click, {}, "link");
 const option = ([value, text]) => h("option", { value }, text);
-
-// Hues of ranks: eight distant ones, then steps of the golden angle.
-const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
-const hue = (rank) => (rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360));
-const tint = (node, rank) => {
-	node.style.setProperty("--xn-hue", hue(rank));
-	return node;
-};
 
 /** Sets the text of a node if it differs. */
 function put(node, text) {
@@ -647,7 +639,7 @@ class Head {
 		place(this.about, parts.about, view);
 		place(this.bar, frozen === null ? parts.bar : "", view);
 		const late = behind > LATE && frozen === null && `This page is ${duration(behind)} behind: it or its connection is slow.`;
-		put(this.say, joined(late, say || (title.includes(about.stopping) ? "" : about.stopping)));
+		put(this.say, joined(late, say));
 		this.speak(now, title);
 	}
 
@@ -866,7 +858,7 @@ class Chart {
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.plot, this.legend);
 	}
 
-	/** `lines`: each with its name, rank, x, y and last value as text; for more than two ranks, their maximum,
+	/** `lines`: each with its name, rank, colour, x, y and last value as text; for more than two ranks, their maximum,
 	 * minimum and mean, which also has its number of ranks, out of `total`. `marks`: steps where a line became
 	 * non-finite. */
 	draw({ note, summary, lines, marks, steps, total }) {
@@ -909,9 +901,9 @@ class Chart {
 			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
 		};
 		const chosen = this.lines.length > 3; // a rank's line in front of the mean of all
-		const line = ({ name, rank }) => ({
-			...{ stroke: rank === null ? ink(name) : this.tinted(style, rank), pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
-			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: chosen && name === "mean" ? 0.35 : 1 },
+		const line = ({ name, rank, colour }) => ({
+			...{ stroke: colour, pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
+			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: rank === null && (chosen || name !== "mean") ? 0.35 : 1 },
 		});
 		const wide = (_, from, to) => {
 			const [low, high] = this.zoomed ? [from, to] : this.steps; // including steps without a finite value
@@ -928,7 +920,7 @@ class Chart {
 			scales: { x: { time: false, range: wide }, y: { distr: log ? 3 : 1, range } },
 			axes: [across, up].map((one) => ({ ...axis, ...one })),
 			series: [{}, ...this.lines.map(line)],
-			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: ink("band") }] : [],
+			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: `${this.lines[0].colour}40` }] : [],
 			cursor: { y: false, points: { show: false }, drag: { dist: 5 } },
 			hooks: { draw: [(uplot) => this.turn(uplot)], setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
 		}, [[]]);
@@ -940,11 +932,6 @@ class Chart {
 	turn({ under, scales: { x }, valToPos }) {
 		const at = this.marks.filter((step) => x.min <= step && step <= x.max).map((step) => Math.round(valToPos(step, "x")));
 		under.replaceChildren(...[...new Set(at)].map((left) => h("i.odd", { style: `left: ${left}px` })));
-	}
-
-	tinted(style, rank) {
-		const of = (what) => style.getPropertyValue(`--xn-${what}`);
-		return () => `oklch(${of("lightness")} ${of("chroma")} ${hue(rank)})`;
 	}
 
 	zooms(on) {
@@ -969,10 +956,10 @@ class Chart {
 		const of = some < this.total && `of ${plural(some, "rank")}`;
 		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", last, of));
 		const value = (newest, y) => (at < 0 ? newest : isFigure(y) && figure(y));
-		const rows = this.lines.map(({ name, rank, last: newest }, n) => [name, rank, value(newest, data[n + 1][at])]).filter(([, , text]) => text);
-		const label = (name, rank) => (rank === null ? span("quiet", name) : tint(span("one", name), rank));
-		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, label(name, rank), h("b", {}, text));
-		fill(this.legend, String(rows), () => [this.at, ...rows.map(row)]);
+		const rows = this.lines.map((line, n) => [line, value(line.last, data[n + 1][at])]).filter(([, text]) => text);
+		const label = ({ name, rank, colour }) => (rank === null ? [span("quiet", name)] : [h("i.swatch", { style: `background: ${colour}` }), name]);
+		const row = ([line, text]) => h("span", { "data-legend": line.rank ?? line.name }, ...label(line), h("b", {}, text));
+		fill(this.legend, String(rows.map(([{ name }, text]) => [name, text])), () => [this.at, ...rows.map(row)]);
 	}
 }
 
@@ -1431,7 +1418,7 @@ class View {
 		}
 		mark(this.root, "data-dark", light < 128);
 		const style = getComputedStyle(this.root);
-		this.inks = ["text", "lightness"].map((name) => style.getPropertyValue(`--xn-${name}`)).join();
+		this.inks = style.getPropertyValue("--xn-text");
 		if ([...this.parts.figures.charts.values()].some(({ inks }) => inks !== this.inks)) this.changed("figures");
 	}
 

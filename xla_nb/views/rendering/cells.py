@@ -58,7 +58,7 @@ def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[
     sign, time = PHASES["running"], ""
     if ended is not None:
         sign = FOUND if ended.found and ended.outcome == "finished" else PHASES[ended.outcome]
-        time = facts.took(max(0.0, ended.at - began.at if ended.elapsed is None else ended.elapsed))
+        time = wording.took(ended.at - began.at if ended.elapsed is None else ended.elapsed)
     return (
         faint(f"{number:,}"),
         bit("white-space:nowrap", place(began.label)),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 
 from xla_nb import ansi
 from xla_nb.views.rendering import bounds, tags
 
 
-def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:
-    """Render the first `longest` characters. `css` returns the style of a piece; the default suits
-    a page with an unknown theme."""
-    css, text = css or _css, ansi.clean(line[:longest])
+def coloured(line: str, longest: int) -> str:
+    """Render the first `longest` characters, for a page with an unknown theme."""
+    text = ansi.clean(line[:longest])
     # A line with more codes is a picture, or an attempt to fill up the notebook.
     is_plain = not 0 < text.count("\x1b") <= 40
     pieces = () if is_plain else ansi.spans(text)
     parts = [escape(ansi.plain(text))] if is_plain else []
     parts += [
-        tags.bit(rules, escape(piece)) if (rules := css(style)) else escape(piece)
+        tags.bit(rules, escape(piece)) if (rules := _css(style)) else escape(piece)
         for style, piece in pieces
     ]
     note = [tags.gap(bounds.more(len(line) - longest))] if len(line) > longest else []
@@ -53,37 +51,12 @@ def _css(style: ansi.Style) -> str:
     if colour is not None or style.inverse:
         tint = _PALETTE[colour % 8] if isinstance(colour, int) else _hex(colour or _GREY)
         rules.append(f"background:{tint}{_TINT}")
-    return ";".join([*rules, *_text_rules(style)])
-
-
-#: Hues of the terminal's colors, except black, white and greys.
-_HUES = {1: 25, 2: 150, 3: 85, 4: 255, 5: 325, 6: 205}
-
-
-def themed(style: ansi.Style) -> str:
-    """Style a piece of output in a panel, whose text colors have one lightness per theme
-    (panel.css). Backgrounds in such a color are tints, or other text colors would be unreadable on
-    them."""
-    fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
-    back, text = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
-    inks = {"color": _ink(fg, back), "background": _ink(bg, text, "" if text else " / 25%")}
-    return ";".join([*(f"{name}:{ink}" for name, ink in inks.items() if ink), *_text_rules(style)])
-
-
-def _ink(colour: ansi.Colour | None, default: str, opacity: str = "") -> str:
-    if not isinstance(colour, int):
-        return default if colour is None else _hex(colour)
-    hue = _HUES.get(colour % 8)
-    chroma = "var(--xn-chroma)" if hue else "0"
-    return f"oklch(var(--xn-lightness) {chroma} {hue or 0}{opacity})"
-
-
-def _text_rules(style: ansi.Style) -> list[str]:
-    rules = ["font-weight:bold"] if style.bold else []
+    rules += ["font-weight:bold"] if style.bold else []
     rules += ["opacity:.75"] if style.dim else []
     rules += ["font-style:italic"] if style.italic else []
     lines = ["underline"] * style.underline + ["line-through"] * style.strike
-    return [*rules, *([f"text-decoration:{' '.join(lines)}"] if lines else [])]
+    rules += [f"text-decoration:{' '.join(lines)}"] if lines else []
+    return ";".join(rules)
 
 
 def _hex(colour: tuple[int, int, int]) -> str:

@@ -15,7 +15,7 @@ from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
-from xla_nb.views.snapshot import Odd, Series
+from xla_nb.views.snapshot import Series
 
 _WIDTH, _HEIGHT = 380, 108
 #: Up to this many ranks have a line each; more are drawn as their mean and a band.
@@ -50,7 +50,7 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
     name, note, summary   texts; `over` has the last values that no line shows
     steps   the first and the last reported step, no matter the values there
     marks   steps where a line became non-finite
-    lines   each with its name, rank (None: all ranks), points and last value; for more than
+    lines   each with its name, rank (None: all ranks), colour, points and last value; for more than
             LINED ranks, the maximum, minimum and mean of all ranks (the mean with the number
             of ranks at each point) and the line of the rank in `focus`"""
     lasts = facts.last_values(series)
@@ -78,7 +78,7 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
         "over": f"{last} {values}" if has_many else "",
         "summary": facts.cut(f"{series.name}: {_join(values, odd_note)}", 600),
         "steps": (min(steps), max(steps)) if steps else (),
-        "marks": sorted({item.since for items in series.odd.values() for item in items}),
+        "marks": sorted({step for turns in series.odd.values() for step, _ in turns}),
         "lines": lines,
         "total": len(lasts),
     }
@@ -97,38 +97,23 @@ def _line(
     drawable = (point for point in points if chart.drawable((point[0], 0.0)))
     ordered = dict(sorted(drawable, key=itemgetter(0)))
     ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
-    return {"name": name, "rank": rank, "x": list(ordered), "y": ys, "last": last}
+    colour = BLUE if rank is None else LINES[rank % len(LINES)]
+    points_and_value = {"x": list(ordered), "y": ys, "last": last}
+    return {"name": name, "rank": rank, "colour": colour, **points_and_value}
 
 
 def odd(series: Series) -> str:
-    """Describe where a figure was not finite: `NaN at step 30 (rank 2)`, `8 values are NaN, from
-    step 30 to 45 (rank 2)`, over all ranks; and since when it has not been finite."""
-    past: dict[int, Odd] = {}
-    current: dict[tuple[float, str], list[int]] = {}
-    for rank, (*earlier, last) in series.odd.items():
-        line = series.lines.get(rank, [])
-        if not line or math.isfinite(line[-1][1]):
-            earlier.append(last)
-        else:
-            current.setdefault((last.since, wording.listed(last.kinds, "or")), []).append(rank)
-        if earlier:
-            past[rank] = Odd.of(earlier)
-    parts = [
-        f"{kinds} since step {facts.figure(step)} ({wording.ranks(ranks)})"
-        for (step, kinds), ranks in sorted(current.items())
-    ]
-    return _join(_describe_past(past), wording.listed(parts, most=2) if parts else "")
-
-
-def _describe_past(odd: Mapping[int, Odd]) -> str:
-    if not odd:
-        return ""
-    total = Odd.of([*odd.values()])
-    kinds, ranks = wording.listed(total.kinds, "or"), wording.ranks(odd)
-    first, last = facts.figure(total.least), facts.figure(total.greatest)
-    if first == last:
-        return f"{kinds} at step {first} ({ranks})"
-    return f"{total.count:,} values are {kinds}, from step {first} to {last} ({ranks})"
+    """Describe where a figure was or became not finite: `NaN at step 30 (rank 2)`, `NaN since step
+    45 (ranks 0–3)`."""
+    groups: dict[tuple[float, str], list[int]] = {}
+    for rank, turns in sorted(series.odd.items()):
+        now = wording.odd(series.lines[rank][-1][1])
+        for turn in turns:
+            step, kind = turn
+            since = "since" if turn == turns[-1] and kind == now else "at"
+            groups.setdefault((step, f"{kind} {since} step {facts.figure(step)}"), []).append(rank)
+    parts = [f"{text} ({wording.ranks(ranks)})" for (_, text), ranks in sorted(groups.items())]
+    return wording.listed(parts, most=2) if parts else ""
 
 
 def _chart(figure: Mapping[str, Any], max_width: int) -> str:
@@ -152,7 +137,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         [(x, math.nan if y is None else y) for x, y in zip(line["x"], line["y"], strict=True)]
         for line in figure["lines"]
     ]
-    colours = [_colour(line["rank"]) for line in figure["lines"]]
+    colours = [line["colour"] for line in figure["lines"]]
     band: chart.Band = []
     if len(lines) > LINED:
         high, low, mean = lines
@@ -199,15 +184,11 @@ def _description(figure: Mapping[str, Any], shape: chart.Frame) -> str:
     return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} {steps}."
 
 
-def _colour(rank: int | None) -> str:
-    return BLUE if rank is None else LINES[rank % len(LINES)]
-
-
 def _legend(figure: Mapping[str, Any]) -> str:
     entries = [
         bit(
             "white-space:nowrap",
-            swatch(_colour(line["rank"])),
+            swatch(line["colour"]),
             f" {escaped(line['name'], 40)} ",
             bit(MONO, escaped(line["last"], 60)),
         )

@@ -34,7 +34,7 @@ from xla_nb.views.rendering.tags import (
     sentence,
     unbroken,
 )
-from xla_nb.views.snapshot import Snapshot, hosts_in_short
+from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 
 _HEAD = 8_000  # maximum bytes of the head, without its folded content
@@ -87,23 +87,17 @@ _UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and a unit that mu
 
 
 def _small_print(snapshot: Snapshot) -> str:
-    """The small print: cell or group, machine and start; the page counts the seconds."""
-    live, count = snapshot.live, len(snapshot.cards)
-    machine = several(count, snapshot.unit) if count else ""
-    if machine and snapshot.simulated:
-        machine += " of a simulated TPU host"
-    since, prefix = (snapshot.started, "") if live is None else (live.since, "running for ")
-    if live is not None and live.is_idle:
-        prefix = "idle for "
-    time = f'{prefix}<span data-since="{since:.1f}"></span>' if since is not None else ""
-    if snapshot.ended is not None:
-        time = facts.took(snapshot.elapsed)
-    hosts = escaped(hosts_in_short(snapshot)) if snapshot.hosts else ""
-    if snapshot.lost:
-        hosts = mark(PHASES["died"].glyph, hosts, PHASES["died"].colour)
-    source = place(snapshot.cell) if live is None else escaped(facts.cells(live))
-    pieces = [source if snapshot.cell or live else "", machine, hosts, time]
-    return " · ".join(filter(None, pieces))
+    """The small print of a panel: the page counts the seconds of a run in progress."""
+    if snapshot.ok is not None:
+        return _about(facts.about(snapshot), snapshot)
+    template, since = facts.duration(snapshot)
+    time = template.format(f'<span data-since="{since:.1f}"></span>')
+    return " · ".join(filter(None, [time, _about(facts.details(snapshot), snapshot)]))
+
+
+def _about(parts: Sequence[str], snapshot: Snapshot) -> str:
+    drawn = (place(part) if part == snapshot.cell else unbroken(part) for part in parts)
+    return " · ".join(drawn)
 
 
 def stacks(groups: Sequence[StackGroup]) -> str:
@@ -121,7 +115,7 @@ def _status(snapshot: Snapshot) -> str:
 def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     """The title with folds beside it; an open fold takes a whole row."""
     state = facts.state(snapshot)
-    about = " · ".join(map(unbroken, facts.about(snapshot)))
+    about = _about(facts.about(snapshot), snapshot)
     words = [
         f'{chip(state.glyph, state.colour)} <b style="font-size:14px">',
         f"{sentence(facts.title(snapshot))}</b>{facts.gap(snapshot)}{faint(about)}",

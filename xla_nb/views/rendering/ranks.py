@@ -32,6 +32,7 @@ from xla_nb.views.rendering.tags import (
     unbroken,
 )
 from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
+from xla_nb.wording import took
 
 _LONGEST = 160  # characters of a rank's activity
 _COLUMNS = ("step", "waits", "memory", "device")  # facts with a column each
@@ -328,7 +329,7 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     Activities in a slot are stacked, because their order is unknown."""
     if not slots:
         return ""
-    summary = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
+    summary = ", ".join(f"{word} {took(seconds)}" for word, seconds in facts.lane(slots))
     width = slots[0].wide
     first = newest // width - shown + 1
     scaled = [Slot(slot.second // width, *(part / width for part in slot.parts)) for slot in slots]

@@ -16,7 +16,7 @@ MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
 FAINT = "opacity:.75"
 EDGE = "#80808052"
 BLUE, GREEN, RED, AMBER, GREY = "#1f6feb", "#1a7f37", "#cf222e", "#9a6700", "#656d76"
-#: Line colours of the first ranks, in the hues of the live panel.
+#: Line colours of ranks in charts, by turns.
 LINES = (
     "#4081d2",
     "#c26030",
