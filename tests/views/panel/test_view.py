@@ -39,7 +39,7 @@ def test_news_contains_only_changes():
     assert first["ranks"] == [0, 1]
     assert 'data-rank="1"' in first["parts"]["ranks"]
     assert news.of(snapshot(Card(0), one)) == {}
-    assert set(news.of(snapshot(Card(0), stepped, stopping="why"))) == {"about"}
+    assert set(news.of(snapshot(Card(0), stepped, stopping="why"))) == {"about", "parts"}
     assert set(news.of(snapshot(Card(0), Card(1, "failed")))["parts"]) == {
         "counts",
         "ranks",

@@ -27,13 +27,21 @@ def elements(drawing):
     return drawn
 
 
-def picture(lines, colours, band=()):
-    return chart.svg(lines, colours, WIDTH, HEIGHT, band, chart.frame(lines, band))
+def frame(*lines):
+    """The frame around lines."""
+    xs = [x for line in lines for x, _ in line]
+    ys = [y for line in lines for _, y in line if math.isfinite(y)]
+    return chart.Frame(min(xs), max(xs), chart.ticks(min(ys), max(ys)))
 
 
-def draw(lines, colours=None, band=()):
+def picture(*lines, colours=(RED, BLUE), band=()):
+    coloured = [*zip(colours, lines, strict=False)]
+    return chart.svg(coloured, WIDTH, HEIGHT, frame(*lines, *band), band)
+
+
+def draw(*lines, band=()):
     """The elements drawn for lines and for a band below them."""
-    shown = elements(picture(lines, colours or dict.fromkeys(lines, RED), band))
+    shown = elements(picture(*lines, band=band))
     return [one for one in shown if one.get("stroke", one.get("fill")) != "#808080"]
 
 
@@ -43,26 +51,26 @@ def y_of(value, shape):
 
 def test_line_is_drawn_at_its_values():
     line = [(0.0, 0.0), (1.0, 10.0), (2.0, 5.0)]
-    (drawn,) = draw({0: line})
-    shape = chart.frame({0: line}, ())
+    (drawn,) = draw(line)
+    shape = frame(line)
     xs = [INSET, WIDTH / 2, WIDTH - INSET]
     expected = [(x, y_of(y, shape)) for x, (_, y) in zip(xs, line, strict=True)]
     assert [*sum(drawn["points"], ())] == pytest.approx([*sum(expected, ())], abs=0.06)
 
 
 def test_each_line_has_its_color():
-    red, blue = draw({0: [(0, 0), (1, 1)], 1: [(0, 1), (1, 0)]}, {0: RED, 1: BLUE})
+    red, blue = draw([(0, 0), (1, 1)], [(0, 1), (1, 0)])
     assert (red["stroke"], blue["stroke"]) == (RED, BLUE)
 
 
 @pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_are_gaps(gap):
-    drawn = draw({0: [(0, 1), (1, 2), (2, gap), (3, 2), (4, 1)]})
+    drawn = draw([(0, 1), (1, 2), (2, gap), (3, 2), (4, 1)])
     assert [len(one["points"]) for one in drawn] == [2, 2]
 
 
 def test_single_point_is_a_dot_in_the_middle():
-    (drawn,) = draw({0: [(5.0, 3.0)]})
+    (drawn,) = draw([(5.0, 3.0)])
     assert drawn["points"] == [(WIDTH / 2, pytest.approx(HEIGHT / 2, abs=12))]
     assert drawn["d"].endswith("h0")
     assert float(drawn["stroke-width"]) > 3
@@ -70,21 +78,16 @@ def test_single_point_is_a_dot_in_the_middle():
 
 def test_each_tick_has_a_grey_line():
     line = [(0.0, 0.0), (1.0, 10.0)]
-    grid = elements(picture({0: line}, {0: RED}))[0]
-    shape = chart.frame({0: line}, ())
+    grid = elements(picture(line))[0]
+    shape = frame(line)
     rows = [y for _, y in grid["points"]]
     assert rows == pytest.approx([y_of(tick, shape) for tick in reversed(shape.ticks)], abs=0.06)
 
 
-@pytest.mark.parametrize("lines", [{}, {0: []}, {0: [(0.0, math.nan)]}])
-def test_lines_without_points_have_no_frame(lines):
-    assert chart.frame(lines, ()) is None
-
-
 def test_band_lies_between_its_lowest_and_highest_values():
-    band = [(0.0, 1.0, 3.0), (1.0, 2.0, 5.0)]
-    ground, line = draw({0: [(0.0, 2.0), (1.0, 3.0)]}, band=band)
-    shape = chart.frame({0: [(0.0, 2.0)]}, band)
+    band = [(0.0, 1.0), (1.0, 2.0)], [(0.0, 3.0), (1.0, 5.0)]
+    ground, line = draw([(0.0, 2.0), (1.0, 3.0)], band=band)
+    shape = frame(*band)
     around = [(6, 1.0), (194, 2.0), (194, 5.0), (6, 3.0)]
     expected = [(x, y_of(y, shape)) for x, y in around]
     assert [*sum(ground["points"], ())] == pytest.approx([*sum(expected, ())], abs=0.06)
@@ -92,7 +95,7 @@ def test_band_lies_between_its_lowest_and_highest_values():
 
 
 def test_picture_is_a_base64_data_url():
-    address = chart.address(picture({0: [(0, 0), (1, 1)]}, {0: RED}))
+    address = chart.address(picture([(0, 0), (1, 1)]))
     assert re.fullmatch(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+", address)
 
 
@@ -137,7 +140,7 @@ def test_importing_the_module_loads_no_heavy_module():
 
 def test_lines_are_drawn_in_the_given_frame_despite_float_rounding():
     line = [(0, 0.0), (1, 2.979e33)]
-    shape = chart.frame({0: line}, ())
-    marked = {0: line, 1: [(1, shape.low), (1, shape.high)]}
-    grid = elements(chart.svg(marked, {0: RED, 1: RED}, WIDTH, HEIGHT, (), shape))[0]
+    shape = frame(line)
+    marked = [(RED, line), (RED, [(1, shape.low), (1, shape.high)])]
+    grid = elements(chart.svg(marked, WIDTH, HEIGHT, shape))[0]
     assert grid.get("d").count("M") == len(shape.ticks) == 4

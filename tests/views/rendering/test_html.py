@@ -194,7 +194,7 @@ def crowded(whole: Snapshot) -> Snapshot:
         ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in 2 ms"),
         ({"ok": False}, "✗ 2 ranks finished · ended after 12.5 s"),
         ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished · ended after"),
-        ({"ok": None}, "● 2 ranks finished · 12.5 s so far · "),
+        ({"ok": None}, "● 2 ranks finished · 12 s so far · "),
     ],
 )
 def test_glyph_headline_and_time_appear_first(changes: dict[str, object], mark: str) -> None:

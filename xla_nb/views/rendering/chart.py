@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
-Lines = Mapping[int, Sequence[Point]]
-#: Points (x, lowest, highest).
-Band = Sequence[tuple[float, float, float]]
+Line = Sequence[Point]
 
 #: CSS pixels between the edge and the outermost ticks and line ends: half the line height of a tick
 #: label.
@@ -42,17 +40,6 @@ class Frame:
         return self.ticks[-1]
 
 
-def frame(lines: Lines, band: Band) -> Frame | None:
-    """Return the frame around all finite points, with round numbers; None if there are no such
-    points."""
-    points = [point for line in lines.values() for point in line if drawable(point)]
-    points += [(x, y) for x, *ends in band for y in ends if drawable((x, y))]
-    if not points:
-        return None
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return Frame(min(xs), max(xs), ticks(min(ys), max(ys)))
-
-
 def ticks(low: float, high: float) -> tuple[float, ...]:
     """Return three to six evenly spaced round numbers that enclose `low` and `high`."""
     if math.isclose(low, high, rel_tol=1e-12):  # a mean of equal numbers may differ slightly
@@ -67,26 +54,24 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def svg(
-    lines: Lines,
-    colours: Mapping[int, str],
+    lines: Sequence[tuple[str, Line]],
     width: int,
     height: int,
-    band: Band,
     shape: Frame,
+    band: Sequence[Line] = (),
 ) -> str:
-    """Draw a chart of `width` by `height` CSS pixels in the frame `shape`. `colours` are `#rrggbb`
-    by line. The `band` belongs to line 0 and has its colour.
+    """Draw lines, each with its colour (`#rrggbb`), in `width` by `height` CSS pixels and the frame
+    `shape`. `band`: the edges of an area below the first line, in its colour.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot.
     """
     parts = [_grid(len(shape.ticks), width, height)]
-    edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
-    low, high = (_pieces(edge, shape, width, height) for edge in edges)
-    for below, above in zip(low, high, strict=False):
-        fill = f"fill='{colours[0]}' fill-opacity='{_BAND_OPACITY}'"
+    edges = (_pieces(edge, shape, width, height) for edge in band)
+    for below, above in zip(*edges, strict=False):
+        fill = f"fill='{lines[0][0]}' fill-opacity='{_BAND_OPACITY}'"
         parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {fill}/>")
-    for number, line in lines.items():
-        pen = f"stroke='{colours[number]}' stroke-opacity='.9'"
+    for colour, line in lines:
+        pen = f"stroke='{colour}' stroke-opacity='.9'"
         for piece in _pieces(line, shape, width, height):
             is_dot = len(piece) == 1
             stroke_width = f"stroke-width='{_DOT_WIDTH if is_dot else _LINE_WIDTH}'"
@@ -126,7 +111,7 @@ def _grid(ticks: int, width: int, height: int) -> str:
     return f"<path d='{path}' stroke='{_GREY}' stroke-opacity='.28'/>"
 
 
-def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> list[list[Point]]:
+def _pieces(line: Line, shape: Frame, width: int, height: int) -> list[list[Point]]:
     """Split a line, ordered by x, at its gaps. Returns the parts in pixels."""
     x_scale = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
     y_scale = (height - 2 * INSET) / (shape.high - shape.low)
@@ -141,5 +126,5 @@ def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> lis
     return [piece for piece in pieces if piece]
 
 
-def _path(points: Sequence[Point]) -> str:
+def _path(points: Line) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -89,9 +88,7 @@ def _join(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
-def _line(
-    name: str, rank: int | None, points: Sequence[chart.Point], last: str = ""
-) -> dict[str, Any]:
+def _line(name: str, rank: int | None, points: chart.Line, last: str = "") -> dict[str, Any]:
     """Build a line, ordered by step; the last value of a step counts. None where a value cannot be
     drawn."""
     drawable = (point for point in points if chart.drawable((point[0], 0.0)))
@@ -133,26 +130,21 @@ def _chart(figure: Mapping[str, Any], max_width: int) -> str:
 
 def _drawing(figure: Mapping[str, Any]) -> str:
     """Draw the lines with their scales; empty if no value is finite."""
-    lines = [
-        [(x, math.nan if y is None else y) for x, y in zip(line["x"], line["y"], strict=True)]
-        for line in figure["lines"]
-    ]
-    colours = [line["colour"] for line in figure["lines"]]
-    band: chart.Band = []
-    if len(lines) > LINED:
-        high, low, mean = lines
-        band = [(x, below, above) for (x, above), (_, below) in zip(high, low, strict=True)]
-        lines = [mean]
-    shape = chart.frame(dict(enumerate(lines)), band)
-    if shape is None:
+    lines: list[tuple[str, chart.Line]] = []
+    for line in figure["lines"]:
+        ys = (math.nan if y is None else y for y in line["y"])
+        lines.append((line["colour"], [*zip(line["x"], ys, strict=True)]))
+    values = [y for line in figure["lines"] for y in line["y"] if y is not None]
+    if not values:
         return ""
-    # A step without a finite value may lie beyond the last step with one.
-    left, right = min([shape.left, *figure["steps"]]), max([shape.right, *figure["steps"]])
-    shape = replace(shape, left=left, right=right)
-    marks = [[(x, shape.low), (x, shape.high)] for x in figure["marks"]]
-    line_colours = dict(enumerate([*colours[: len(lines)], *[AMBER] * len(marks)]))
-    drawn_lines = dict(enumerate([*lines, *marks]))
-    picture = chart.svg(drawn_lines, line_colours, _WIDTH, _HEIGHT, band, shape)
+    band: Sequence[chart.Line] = ()
+    if len(lines) > LINED:
+        (_, high), (_, low), mean = lines
+        band, lines = (low, high), [mean]
+    left, right = figure["steps"]
+    shape = chart.Frame(left, right, chart.ticks(min(values), max(values)))
+    marks = [(AMBER, [(x, shape.low), (x, shape.high)]) for x in figure["marks"]]
+    picture = chart.svg([*lines, *marks], _WIDTH, _HEIGHT, shape, band)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small_style = f"{MONO};font-size:12px;{FAINT}"
@@ -202,7 +194,7 @@ def _legend(figure: Mapping[str, Any]) -> str:
 _MAX_POINTS = 400  # maximum points of a mean
 
 
-def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]:
+def over_ranks(lines: Mapping[int, chart.Line], thinned: Container[int] = ()) -> list[Spread]:
     """Combine the finite values of all ranks, step by step.
 
     A rank counts at steps where it has a point. A rank in `thinned` also counts between two points
