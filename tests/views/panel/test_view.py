@@ -41,6 +41,7 @@ def test_news_contains_only_changes():
     assert news.of(snapshot(Card(0), one)) == {}
     assert set(news.of(snapshot(Card(0), stepped, stopping="why"))) == {"about", "parts"}
     assert set(news.of(snapshot(Card(0), Card(1, "failed")))["parts"]) == {
+        "about",
         "counts",
         "ranks",
     }
