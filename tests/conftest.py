@@ -298,7 +298,7 @@ def soon(kernel: Notebook) -> Iterator[None]:
     """Report lost seconds at a quarter of the usual thresholds, so that a test waits less. The
     thresholds themselves are tested in tests/views/test_diagnosis.py."""
     all_of_them = "conclusions._COST, waits._LONG"
-    kernel.ok("from xla_nb.run import conclusions, waits")
+    kernel.ok("from xla_nb.monitor import conclusions, waits")
     kernel.ok(f"without_soon = {all_of_them}")
     kernel.ok(f"{all_of_them} = (seconds / 4 for seconds in without_soon)")
     yield

@@ -20,6 +20,7 @@ ROWS = (
     ),
     ("views",),
     ("run",),
+    ("monitor",),
     ("engines",),
     ("rank",),
     ("runtimes",),
@@ -166,7 +167,7 @@ def test_the_docs_show_the_current_layers() -> None:
     ("module", "source"),
     [
         ("messages.events", "from xla_nb.magics import load"),
-        ("messages.events", "from xla_nb.run import state"),
+        ("messages.events", "from xla_nb.monitor import state"),
         ("messages.events", "from xla_nb import __version__"),
         ("messages.events", "import xla_nb"),
         ("messages.events", "from ..run import state"),
@@ -187,7 +188,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("run.state", "from xla_nb.messages import events"),
+        ("monitor.state", "from xla_nb.messages import events"),
         ("engines.local", "from xla_nb.engines import forkserver"),
         ("engines.local", "from . import forkserver"),
         ("program.cells", "from ..errors import ProgramError"),

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from xla_nb import api, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
+from xla_nb.monitor.drift import DRIFT, Watch
 from xla_nb.program import missing_names
 from xla_nb.program.build import Program, Scope, build, build_call, build_group
 from xla_nb.program.cell_text import Cell
 from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
-from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options

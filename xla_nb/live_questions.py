@@ -12,13 +12,13 @@ from typing import TypeVar
 from xla_nb import ansi
 from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.messages import events
+from xla_nb.monitor import comparing, sentences
+from xla_nb.monitor.drift import DRIFT
 from xla_nb.program.build import build_question
 from xla_nb.rank import introspection
 from xla_nb.rank import variables as of_rank
 from xla_nb.rank.entries import WithoutIndex
 from xla_nb.rank.introspection import Completions
-from xla_nb.run import comparing, sentences
-from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import Group
 from xla_nb.run.run import Run
 from xla_nb.views.variables import Variables

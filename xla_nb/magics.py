@@ -25,6 +25,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from xla_nb import api, completion, dropin, live, live_questions, notebook, untrusted
 from xla_nb.dropin import answers, guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
+from xla_nb.monitor import stacks
+from xla_nb.monitor.drift import Watch
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.pickling import multiprocess
 from xla_nb.program.build import build, build_entry
@@ -32,8 +34,7 @@ from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.rank_cell import RANK_NAMES, functions
 from xla_nb.run import options as run_options
-from xla_nb.run import recorded, stacks
-from xla_nb.run.drift import Watch
+from xla_nb.run import recorded
 from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import DEFAULTS, DROPIN, OPTIONS, SETTINGS, Options
 from xla_nb.run.run import Run

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xla_nb import ansi
+from xla_nb.monitor.activity import Slot
+from xla_nb.monitor.sentences import Trouble
 from xla_nb.record.sample import Sample
 from xla_nb.record.tail import LineBlock
-from xla_nb.run.activity import Slot
-from xla_nb.run.sentences import Trouble
 from xla_nb.views.observer import Lines
 from xla_nb.views.panel import messages, widget
 from xla_nb.views.panel.messages import PanelNews

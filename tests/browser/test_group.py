@@ -14,8 +14,8 @@ from tests.browser.harness import Panel, block, card
 from tests.browser.lab import LabNotebook
 from tests.support.stopping import halt
 from xla_nb.messages.events import ProgramBegan, ProgramEnded
+from xla_nb.monitor.state import ProgramState
 from xla_nb.run.group import DEFAULT
-from xla_nb.run.state import ProgramState
 from xla_nb.views.panel import widget
 from xla_nb.views.snapshot import Diagnosis, Live
 

@@ -9,8 +9,8 @@ import pytest
 from nbformat import NotebookNode, v4
 
 from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, of_cells
+from xla_nb.monitor.activity import Slot
 from xla_nb.record.sample import Sample
-from xla_nb.run.activity import Slot
 from xla_nb.views import rendering
 from xla_nb.views.snapshot import Card, Diagnosis, Excerpt, Series, Snapshot, Trouble
 

@@ -91,7 +91,7 @@ class Arena:
             self._notebook = Notebook(RAY_ADDRESS=self._nodes.address)
             self._notebook.ok("%load_ext xla_nb")
             self._notebook.ok(
-                "import json, numpy, xla_nb\nfrom xla_nb.run import sentences\n"
+                "import json, numpy, xla_nb\nfrom xla_nb.monitor import sentences\n"
                 "big = numpy.ones(2_000_000)"
             )
             self._launch_small()

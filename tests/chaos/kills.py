@@ -95,7 +95,7 @@ class Arena:
         self.notebook.ok("%load_ext xla_nb")
         self.notebook.ok(
             f"import os\nFOLDER = {self._folder.name!r}\nLINES = {self._lines}\n"
-            "import xla_nb, torch_xla.core.xla_model\nfrom xla_nb.run import sentences"
+            "import xla_nb, torch_xla.core.xla_model\nfrom xla_nb.monitor import sentences"
         )
         self._launch_small()  # starts the server, which creates its files in TMPDIR
         self._before = self._temporary()

@@ -17,6 +17,7 @@ from xla_nb import old_names
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.messages import channel, events
 from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.monitor.state import RunState
 from xla_nb.pickling import pickler
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program import module_file
@@ -26,7 +27,6 @@ from xla_nb.record import files
 from xla_nb.run.launch import launch as launch_program
 from xla_nb.run.launch import name_at
 from xla_nb.run.options import Options
-from xla_nb.run.state import RunState
 from xla_nb.topology.chips import SIMULATED
 
 

@@ -1,8 +1,8 @@
 """Programs given to live ranks: applied from events, and described in a sentence."""
 
 from xla_nb.messages import events
-from xla_nb.run import sentences
-from xla_nb.run.state import RunState
+from xla_nb.monitor import sentences
+from xla_nb.monitor.state import RunState
 
 
 def group(*happened, ranks=4):

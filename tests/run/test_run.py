@@ -23,9 +23,9 @@ from tests.run.conftest import (
 from tests.support.returned import are_sent
 from xla_nb.errors import Interrupted
 from xla_nb.messages import channel, events
+from xla_nb.monitor import stacks
 from xla_nb.pickling import results
 from xla_nb.run import run as run_module
-from xla_nb.run import stacks
 from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop
 

@@ -7,9 +7,10 @@ import pytest
 from tests.run.conftest import ranks
 from tests.support import run_double
 from xla_nb.messages import events
+from xla_nb.monitor import stacks
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.run import stacks, stopping
+from xla_nb.run import stopping
 from xla_nb.run.stopping import Staying, may_take
 
 NOW = 1000.0  # when the run was stopped, since the epoch; 0 on the monotonic clock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from xla_nb.monitor.comparing import Compared, compare
 from xla_nb.rank import variables
-from xla_nb.run.comparing import Compared, compare
 
 
 def compared(*ranks: Mapping[str, Any]) -> list[Compared]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.messages.events import Concluded, HangReported, StackGroup
+from xla_nb.monitor.activity import Window
 from xla_nb.record.sample import INPUT, LOCK, Sample
-from xla_nb.run.activity import Window
 from xla_nb.views.diagnosis import Diagnoser, ended
 from xla_nb.views.snapshot import Card, Diagnosis, Snapshot, Trouble
 

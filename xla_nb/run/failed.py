@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from xla_nb.errors import XlaNbError
-from xla_nb.run import sentences
+from xla_nb.monitor import sentences
 
 if TYPE_CHECKING:
     from xla_nb.run.recorded import RecordedRun

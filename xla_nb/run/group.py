@@ -19,16 +19,16 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
+from xla_nb.monitor import sentences
+from xla_nb.monitor.drift import Watch
+from xla_nb.monitor.state import ENDED
 from xla_nb.program.build import Program
 from xla_nb.program.cell_text import Cell
 from xla_nb.program.imports import imported_as
 from xla_nb.record.files import Folder, Record
-from xla_nb.run import sentences
-from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.run.state import ENDED
 from xla_nb.run.stopping import in_words
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks

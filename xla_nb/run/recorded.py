@@ -21,6 +21,10 @@ from typing import Any, Literal, Self, SupportsIndex
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.messages import events
+from xla_nb.monitor import sentences
+from xla_nb.monitor.activity import Tracks
+from xla_nb.monitor.sentences import RankError
+from xla_nb.monitor.state import ENDED, Outcome, Phase, RunState
 from xla_nb.pickling.parcel import Malformed, Parcel, Unopened
 from xla_nb.pickling.results import RESULT
 from xla_nb.record import displays, private
@@ -29,10 +33,6 @@ from xla_nb.record.figures import History, last_values
 from xla_nb.record.files import Record, find, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
-from xla_nb.run import sentences
-from xla_nb.run.activity import Tracks
-from xla_nb.run.sentences import RankError
-from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened, took
 
 

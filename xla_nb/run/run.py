@@ -18,17 +18,17 @@ from xla_nb.engines.child import Feed
 from xla_nb.errors import Interrupted, LaunchError
 from xla_nb.linux import shortage
 from xla_nb.messages import events
+from xla_nb.monitor import conclusions
+from xla_nb.monitor.hang import HangWatch
+from xla_nb.monitor.nonfinite import FigureWatch
+from xla_nb.monitor.sentences import changes
+from xla_nb.monitor.state import ENDED, RankState
 from xla_nb.old_names import first_time
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record
-from xla_nb.run import conclusions
 from xla_nb.run.failed import RunFailed, as_raised
-from xla_nb.run.figures import FigureWatch
-from xla_nb.run.hang import HangWatch
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.sentences import changes
-from xla_nb.run.state import ENDED, RankState
 from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 

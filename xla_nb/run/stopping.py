@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
-from xla_nb.run import stacks
-from xla_nb.run.stacks import InProgress, Inquiry, alike
-from xla_nb.run.state import RankState, RunState
+from xla_nb.monitor import stacks
+from xla_nb.monitor.stacks import InProgress, Inquiry, alike
+from xla_nb.monitor.state import RankState, RunState
 from xla_nb.wording import listed, ranks
 
 #: Seconds that a process has to end after SIGTERM.

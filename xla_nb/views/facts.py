@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
+from xla_nb.monitor.activity import KINDS, Slot
+from xla_nb.monitor.sentences import MISMATCH, Trouble
+from xla_nb.monitor.stacks import alike
 from xla_nb.record.sample import Sample
-from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
-from xla_nb.run.sentences import MISMATCH, Trouble
-from xla_nb.run.stacks import alike
 from xla_nb.views.rendering import style
 from xla_nb.views.snapshot import (
     Bar,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.messages.events import Concluded, HangReported
+from xla_nb.monitor import state
+from xla_nb.monitor.activity import Slot
+from xla_nb.monitor.sentences import Returned, Trouble
 from xla_nb.record.sample import Sample
-from xla_nb.run import state
-from xla_nb.run.activity import Slot
-from xla_nb.run.sentences import Returned, Trouble
 
 Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]

@@ -16,12 +16,12 @@ from typing import TextIO
 
 from xla_nb.ansi import clean
 from xla_nb.messages.events import HangReported, StackGroup
+from xla_nb.monitor import sentences, stacks
+from xla_nb.monitor.nonfinite import FIGURES
+from xla_nb.monitor.state import ENDED, RunState
 from xla_nb.record.files import is_of_disk
 from xla_nb.record.tail import SwitchLog, Tail
-from xla_nb.run import sentences, stacks
-from xla_nb.run.figures import FIGURES
 from xla_nb.run.run import Run
-from xla_nb.run.state import ENDED, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import View, slot

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from xla_nb.run import comparing
-from xla_nb.run.comparing import Compared, Verdict
+from xla_nb.monitor import comparing
+from xla_nb.monitor.comparing import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
 from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table

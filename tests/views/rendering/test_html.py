@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.shown import rows
 from xla_nb.messages.events import Concluded, HangReported, StackGroup
+from xla_nb.monitor.activity import Slot
 from xla_nb.record.sample import Sample
-from xla_nb.run.activity import Slot
 from xla_nb.views import facts, rendering
 from xla_nb.views.observer import Line
 from xla_nb.views.rendering import ranks, style

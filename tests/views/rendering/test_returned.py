@@ -2,8 +2,8 @@
 
 from tests.views.rendering.test_html import rows
 from xla_nb.messages import events
-from xla_nb.run import sentences
-from xla_nb.run.state import RunState
+from xla_nb.monitor import sentences
+from xla_nb.monitor.state import RunState
 from xla_nb.views.rendering import returned
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from xla_nb.monitor.stacks import Inquiry
 from xla_nb.record import tail
 from xla_nb.run.run import Run
-from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
 from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, View, slot
 from xla_nb.views.observer import Observer

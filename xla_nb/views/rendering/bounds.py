@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from xla_nb import ansi, wording
-from xla_nb.run.sentences import Trouble
+from xla_nb.monitor.sentences import Trouble
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.messages.events import ProgramBegan, ProgramEnded
-from xla_nb.run.state import ProgramState
+from xla_nb.monitor.state import ProgramState
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import FAINT, FOUND, MONO, PHASES
 from xla_nb.views.rendering.tags import (

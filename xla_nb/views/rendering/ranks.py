@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from xla_nb.run.activity import KINDS, LANE, Slot, joined
+from xla_nb.monitor.activity import KINDS, LANE, Slot, joined
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED

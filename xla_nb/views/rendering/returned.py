@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.run.sentences import Returned
+from xla_nb.monitor.sentences import Returned
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds
 from xla_nb.views.rendering.style import MONO

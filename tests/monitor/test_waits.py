@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.messages.events import StackGroup
+from xla_nb.monitor.activity import RankStatus
+from xla_nb.monitor.waits import call_at, groups, verdict, why_over
 from xla_nb.record.sample import INPUT, LOCK
-from xla_nb.run.activity import RankStatus
-from xla_nb.run.waits import call_at, groups, verdict, why_over
 
 FIVE = 300.0  # seconds
 AFTER = 300.0

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
+from xla_nb.monitor import comparing
+from xla_nb.monitor.comparing import compare
 from xla_nb.rank.variables import Leaf, Variable
-from xla_nb.run import comparing
-from xla_nb.run.comparing import compare
 
 
 def model(seed=0):

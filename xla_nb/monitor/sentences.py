@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from xla_nb import ansi
 from xla_nb.messages.events import ProcessDied
-from xla_nb.run.stacks import alike
-from xla_nb.run.state import RankState, RunState
+from xla_nb.monitor.stacks import alike
+from xla_nb.monitor.state import RankState, RunState
 from xla_nb.wording import (
     cause_in_short,
     cause_of_death,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
+from xla_nb.monitor.stacks import alike
 from xla_nb.rank.variables import Leaf, Variable
-from xla_nb.run.stacks import alike
 from xla_nb.wording import in_one_line, ranks, several, shortened
 
 #: different             some ranks have another value than most

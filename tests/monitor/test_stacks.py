@@ -7,10 +7,10 @@ import pytest
 from tests.support import run_double
 from xla_nb.messages import events
 from xla_nb.messages.events import StackGroup
+from xla_nb.monitor import stacks
+from xla_nb.monitor.stacks import Inquiry
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.run import stacks
-from xla_nb.run.stacks import Inquiry
 
 STACK = '  File "Cell In[3]", line 9, in f\n    g()\n  File "Cell In[3]", line 4, in g\n    wait()'
 
@@ -179,7 +179,7 @@ def deadlock(rank):
 """
 ASK = """
 import time
-from xla_nb.run.stacks import Inquiry
+from xla_nb.monitor.stacks import Inquiry
 deadline = time.monotonic() + 60
 def is_deadlocked():
     first, second = map(deadlocked.sample, (0, 1))

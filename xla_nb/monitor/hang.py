@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from xla_nb.messages import events
+from xla_nb.monitor import waits
+from xla_nb.monitor.activity import RankStatus
+from xla_nb.monitor.stacks import InProgress, Inquiry
+from xla_nb.monitor.state import ENDED, RankState
 from xla_nb.record.files import partial
-from xla_nb.run import waits
-from xla_nb.run.activity import RankStatus
-from xla_nb.run.stacks import InProgress, Inquiry
-from xla_nb.run.state import ENDED, RankState
 
 _INTERVAL, _SHORT, _SHORTEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
 _MANY_RANKS = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer

@@ -2,8 +2,8 @@
 
 import pytest
 
+from xla_nb.monitor.activity import Slot, Track
 from xla_nb.record.sample import DATA, LOCK, Loop, Sample
-from xla_nb.run.activity import Slot, Track
 
 
 def track(*samples):

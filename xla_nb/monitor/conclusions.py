@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from xla_nb.messages.events import Concluded
+from xla_nb.monitor import waits
+from xla_nb.monitor.activity import RankStatus, Window
+from xla_nb.monitor.stacks import InProgress
+from xla_nb.monitor.state import RunState
+from xla_nb.monitor.waits import WAITED, line
 from xla_nb.record.sample import Sample
-from xla_nb.run import waits
-from xla_nb.run.activity import RankStatus, Window
-from xla_nb.run.stacks import InProgress
-from xla_nb.run.state import RunState
-from xla_nb.run.waits import WAITED, line
 from xla_nb.wording import exactly, listed, ranks, several
 
 Samples = Mapping[int, Sample]

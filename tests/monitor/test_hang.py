@@ -7,10 +7,10 @@ import pytest
 
 from tests.support import run_double
 from xla_nb.messages import events
+from xla_nb.monitor import stacks
+from xla_nb.monitor.hang import HangWatch
 from xla_nb.record import sample
 from xla_nb.record.sample import LOCK, Sample
-from xla_nb.run import stacks
-from xla_nb.run.hang import HangWatch
 
 AFTER = 300.0
 

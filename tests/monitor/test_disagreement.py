@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
-from xla_nb.run import comparing
+from xla_nb.monitor import comparing
 
 
 def linear(weight, rate=0.1):

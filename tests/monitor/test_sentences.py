@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from xla_nb.messages import events
-from xla_nb.run import sentences
-from xla_nb.run.state import RunState
+from xla_nb.monitor import sentences
+from xla_nb.monitor.state import RunState
 
 
 def run_of(*happened, ranks=4):

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
+from xla_nb.monitor.state import Phase, RankState
 from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
-from xla_nb.run.state import Phase, RankState
 
 #: Seconds without a sample after which Python is taken to be blocked.
 _UNHEARD_AFTER = 10.0

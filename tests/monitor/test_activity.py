@@ -2,9 +2,9 @@
 
 import pytest
 
+from xla_nb.monitor.activity import Track
+from xla_nb.monitor.state import RankState
 from xla_nb.record.sample import LOCK, Loop, Sample
-from xla_nb.run.activity import Track
-from xla_nb.run.state import RankState
 
 RANK = RankState(2, phase="running", pid=7)
 EPOCH = 1_000_000.0  # the clock of the rank's host is independent of ours

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.messages import events
-from xla_nb.run.state import RunState
+from xla_nb.monitor.state import RunState
 from xla_nb.wording import cause_of_death
 
 

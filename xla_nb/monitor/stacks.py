@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from xla_nb.messages.events import Event, StackGroup
+from xla_nb.monitor.activity import Tracks
+from xla_nb.monitor.state import ENDED, RankState, RunState
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample
-from xla_nb.run.activity import Tracks
-from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.wording import ranks
 
 #: Seconds that ranks have to answer.

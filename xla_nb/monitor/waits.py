@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.monitor.activity import RankStatus
+from xla_nb.monitor.stacks import alike
+from xla_nb.monitor.state import ENDED
 from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
-from xla_nb.run.activity import RankStatus
-from xla_nb.run.stacks import alike
-from xla_nb.run.state import ENDED
 from xla_nb.wording import in_one_line, lasting, listed, ranks, several, shortened
 
 WAITED = "waited"  #: the kind of conclusion about who waited for whom

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xla_nb.messages.events import Concluded, Event, FigureTurned
-from xla_nb.run.stacks import InProgress
+from xla_nb.monitor.stacks import InProgress
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of conclusion about them
