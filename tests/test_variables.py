@@ -36,7 +36,7 @@ def train_of_vars(rank):
     return told, disturbed, computed
 """
 COMPARE = """
-from xla_nb.monitor.comparing import compare
+from xla_nb.monitor.variable_comparison import compare
 from xla_nb.views.variables import Variables
 whole = {one.name: one for one in compare({r: out[0] for r, out in of_vars.results.items()})}
 """

@@ -12,7 +12,7 @@ from typing import TypeVar
 from xla_nb import ansi
 from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.messages import events
-from xla_nb.monitor import comparing, sentences
+from xla_nb.monitor import sentences, variable_comparison
 from xla_nb.monitor.drift import DRIFT
 from xla_nb.program.build import build_question
 from xla_nb.rank import introspection
@@ -68,7 +68,7 @@ def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False)
     what a cell raises."""
     members = group.alive or group.world  # with none alive, the check says why they ended
     answers = ask(group, of_rank.asked, (tuple(names), compute), members)
-    return Variables(comparing.compare(answers), len(members), len(group.world))
+    return Variables(variable_comparison.compare(answers), len(members), len(group.world))
 
 
 def look_for_drift(group: Group, run: Run) -> None:
@@ -79,7 +79,7 @@ def look_for_drift(group: Group, run: Run) -> None:
     watch = group.watch
     try:
         answers = ask(group, of_rank.asked, (tuple(watch.names), False), within=_COMPARISON)
-        drifts = watch.after(run.label, comparing.compare(answers))
+        drifts = watch.after(run.label, variable_comparison.compare(answers))
     except (XlaNbError, TimeoutError) as problem:
         message = f"Could not compare the watched variables: {problem or 'it took too long'}"
         run.append(events.Notice(text=message))

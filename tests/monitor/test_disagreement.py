@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
-from xla_nb.monitor import comparing
+from xla_nb.monitor import variable_comparison
 
 
 def linear(weight, rate=0.1):
@@ -31,26 +31,26 @@ def linear(weight, rate=0.1):
     ],
 )
 def test_verdict_is_short(values, told):
-    assert comparing.verdict(only(*values)) == told
+    assert variable_comparison.verdict(only(*values)) == told
 
 
 def test_verdict_names_ranks_that_have_the_name():
     (one,) = compared({"x": 1}, {"x": 1}, {})
-    assert comparing.verdict(one) == "only on ranks 0, 1"
+    assert variable_comparison.verdict(one) == "only on ranks 0, 1"
 
 
 def test_sentence_names_rank_parameter_and_values():
     one = only(linear(1.0), linear(1.0), linear(1.5))
-    assert comparing.sentence(one) == "rank 2 (weight: norm 2 (ranks 0, 1), 3 (rank 2))"
+    assert variable_comparison.sentence(one) == "rank 2 (weight: norm 2 (ranks 0, 1), 3 (rank 2))"
 
 
 def test_sentence_without_a_majority_lists_all_values():
-    assert comparing.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
+    assert variable_comparison.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
 
 
 def test_sentence_counts_many_parameters():
     one = only(*(nn.Sequential(*(linear(weight) for _ in range(9))) for weight in (1.0, 1.0, 2.0)))
-    assert comparing.sentence(one).endswith(", 4 (rank 2); 6 more differ)")
+    assert variable_comparison.sentence(one).endswith(", 4 (rank 2); 6 more differ)")
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def test_sentence_counts_many_parameters():
     ],
 )
 def test_details_state_what_differs(values, told):
-    assert comparing.details(only(*values)) == [told]
+    assert variable_comparison.details(only(*values)) == [told]
 
 
 def test_details_name_the_leaf_and_its_ranks():
-    assert comparing.details(only({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2})) == [
+    assert variable_comparison.details(only({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2})) == [
         "['lr']: rank 2 differs; 0.1 (ranks 0, 1), 0.2 (rank 2)"
     ]
 
 
 def test_details_name_ranks_where_a_leaf_is_missing():
-    assert comparing.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
+    assert variable_comparison.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
         "['b']: rank 0 differs; missing on rank 0"
     )
 
 
 def test_equal_ranks_have_no_details():
-    assert comparing.details(only(linear(1.0), linear(1.0))) == []
+    assert variable_comparison.details(only(linear(1.0), linear(1.0))) == []
 
 
 def test_details_state_why_a_leaf_is_not_compared():
-    assert comparing.details(only([(x for x in "")], [(x for x in "")])) == [
+    assert variable_comparison.details(only([(x for x in "")], [(x for x in "")])) == [
         "[0]: values of type generator cannot be compared"
     ]

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tests.monitor.test_comparing import pending
+from tests.monitor.test_variable_comparison import pending
 from tests.support.variables import compared
-from xla_nb.monitor.comparing import compare
 from xla_nb.monitor.drift import Watch
+from xla_nb.monitor.variable_comparison import compare
 
 EQUAL = compared({"x": torch.ones(2)}, {"x": torch.ones(2)}, {"x": torch.ones(2)})
 APART = compared({"x": torch.ones(2)}, {"x": torch.ones(2)}, {"x": torch.zeros(2)})

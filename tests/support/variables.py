@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xla_nb.monitor.comparing import Compared, compare
+from xla_nb.monitor.variable_comparison import Compared, compare
 from xla_nb.rank import variables
 
 

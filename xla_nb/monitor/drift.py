@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xla_nb.messages.events import Concluded
-from xla_nb.monitor.comparing import APART, Compared, sentence
+from xla_nb.monitor.variable_comparison import APART, Compared, sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal except for NaN")

@@ -1,4 +1,4 @@
-"""Describe a rank's variables so that ranks can be compared (monitor/comparing.py).
+"""Describe a rank's variables so that ranks can be compared (monitor/variable_comparison.py).
 
 A variable is described by its leaves: a tensor is one leaf, a model has one for each parameter and
 buffer. Each leaf has a digest, so ranks can be compared without sending values. The only user code

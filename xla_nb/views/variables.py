@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from xla_nb.monitor import comparing
-from xla_nb.monitor.comparing import Compared, Verdict
+from xla_nb.monitor import variable_comparison
+from xla_nb.monitor.variable_comparison import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
 from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table
@@ -105,9 +105,9 @@ def _row(variable: Compared, limit: int) -> Row:
         "several" if len(devices) > 1 else "".join(devices),
         size(usual.nbytes) if usual.nbytes else "",
         spans(variable.by_rank),
-        comparing.verdict(variable),
+        variable_comparison.verdict(variable),
     )
-    lines = [facts.cut(line, 400) for line in comparing.details(variable)]
+    lines = [facts.cut(line, 400) for line in variable_comparison.details(variable)]
     omitted = len(lines) - limit
     lines[limit:] = [f"… and {several(omitted, 'more line')}"] if omitted > 0 else []
     return Row(variable.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))

@@ -5,9 +5,9 @@ import re
 
 import torch
 
-from tests.monitor.test_comparing import pending
+from tests.monitor.test_variable_comparison import pending
 from tests.support.variables import compared
-from xla_nb.monitor.comparing import compare
+from xla_nb.monitor.variable_comparison import compare
 from xla_nb.views import variables
 from xla_nb.views.variables import Variables
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
-from xla_nb.monitor import comparing
-from xla_nb.monitor.comparing import compare
+from xla_nb.monitor import variable_comparison
+from xla_nb.monitor.variable_comparison import compare
 from xla_nb.rank.variables import Leaf, Variable
 
 
@@ -93,38 +93,44 @@ def test_models_are_compared_by_parameter():
 @pytest.mark.parametrize("odd", [[3, None], [3, "x"], [3, 2**60]])
 def test_lists_with_non_numbers_have_different_contents(odd):
     one = only([3, 0.5], [3, 0.5], odd)
-    assert comparing.sentence(one) == "rank 2 (different contents)"
-    assert comparing.details(one) == ["different contents"]
+    assert variable_comparison.sentence(one) == "rank 2 (different contents)"
+    assert variable_comparison.details(one) == ["different contents"]
 
 
 def test_list_of_one_number_is_not_shown_as_that_number():
-    assert "0.5" not in comparing.sentence(only([], [], [0.5]))
+    assert "0.5" not in variable_comparison.sentence(only([], [], [0.5]))
 
 
 def test_lists_of_numbers_have_no_norm():
-    assert comparing.sentence(only([1.0, 2], [1.0, 2], [1.0, 3])) == "rank 2 (different elements)"
+    assert (
+        variable_comparison.sentence(only([1.0, 2], [1.0, 2], [1.0, 3]))
+        == "rank 2 (different elements)"
+    )
 
 
 def test_long_texts_that_differ_beyond_what_is_shown_have_different_contents():
     one, other = "x" * 100 + "a", "x" * 100 + "b"
-    assert comparing.sentence(only(one, one, other)) == "rank 2 (different contents)"
+    assert variable_comparison.sentence(only(one, one, other)) == "rank 2 (different contents)"
 
 
 def test_norms_have_enough_digits_to_differ():
     held = [torch.ones(4, dtype=torch.float64) for _ in range(3)]
     held[2][0] += 1e-8
-    assert comparing.sentence(only(*held)) == "rank 2 (norm 2 (ranks 0, 1), 2.000000005 (rank 2))"
+    assert (
+        variable_comparison.sentence(only(*held))
+        == "rank 2 (norm 2 (ranks 0, 1), 2.000000005 (rank 2))"
+    )
 
 
 def test_equal_norms_are_not_shown():
     held = [torch.tensor([1.0, 2.0])] * 2 + [torch.tensor([2.0, 1.0])]
-    assert comparing.sentence(only(*held)) == "rank 2 (different elements)"
+    assert variable_comparison.sentence(only(*held)) == "rank 2 (different elements)"
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 def test_norms_are_hidden_if_some_are_not_finite(odd):
     one = only(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor([1.0, odd]))
-    (told,) = comparing.details(one)
+    (told,) = variable_comparison.details(one)
     assert "norm" not in told
 
 
@@ -145,13 +151,13 @@ def test_pending_ranks_are_named_with_the_difference_and_may_form_the_majority()
     told = [*[known("x", digest="a")] * 2, known("x", digest="b"), pending("x")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert (one.verdict, one.deviating) == ("no majority", ())
-    assert comparing.verdict(one) == "differs by rank, pending on rank 3"
-    assert comparing.details(one)[0].endswith("; not computed yet on rank 3")
+    assert variable_comparison.verdict(one) == "differs by rank, pending on rank 3"
+    assert variable_comparison.details(one)[0].endswith("; not computed yet on rank 3")
     (one,) = compare({rank: [variable] for rank, variable in enumerate([*told, told[0], told[0]])})
-    assert comparing.verdict(one) == "rank 2 differs, pending on rank 3"
+    assert variable_comparison.verdict(one) == "rank 2 differs, pending on rank 3"
     told = [known("x", digest="a"), known("x", digest="b"), pending("x"), pending("x")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
-    assert comparing.verdict(one) == "differs by rank, pending on ranks 2, 3"
+    assert variable_comparison.verdict(one) == "differs by rank, pending on ranks 2, 3"
 
 
 def test_rank_that_ran_out_of_time_does_not_differ():
