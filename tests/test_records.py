@@ -199,7 +199,7 @@ def test_live_ranks_are_listed_as_one_run_and_their_cells_can_be_opened_by_name(
     listed = notebook.ok("%xla_runs").text
     name = notebook.value("live_cell.name").strip("'")
     (line,) = (line for line in listed.splitlines() if line.startswith(group))
-    assert re.search(r"idle  +\d.* s  +live ranks `listed`  +1 live rank, idle$", line)
+    assert re.search(r"idle  +\d.* m?s  +live ranks `listed`  +1 live rank, idle$", line)
     cell = "%%xla_spawn -n 1 --bg --view none -o goes_on\nimport time\ntime.sleep(99)"
     number = notebook.ok(cell).number
     listed = notebook.ok(
@@ -207,7 +207,7 @@ def test_live_ranks_are_listed_as_one_run_and_their_cells_can_be_opened_by_name(
         "while not (asleep := '1 rank waiting' in repr(goes_on._repr_mimebundle_()))"
         " and time.monotonic() < until: time.sleep(0.1)\n%xla_runs 1"
     ).text
-    assert re.search(rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank waiting$", listed)
+    assert re.search(rf"running  +\d.* m?s  +Cell In\[{number}\]  +1 rank waiting$", listed)
     # As another notebook opens it, which has not launched it.
     assert notebook.value("xla_nb.open_run(goes_on.name).label") == f"'Cell In[{number}]'"
     notebook.ok("goes_on.stop(); goes_on.join_end(); del goes_on")

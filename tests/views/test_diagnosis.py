@@ -371,6 +371,11 @@ def test_recompilation_names_ranks_if_not_all_and_line_if_known():
     assert both == f"Each step {COST}"
 
 
+def test_cost_of_recompilation_is_that_of_the_slowest_rank():
+    told = said(card(0), card(1), paces={0: again(compiling=5.0), 1: again(compiling=16.3)})
+    assert told == "Each step compiled a new graph, up to 16 s of the last 50 s"
+
+
 @pytest.mark.parametrize(
     ("compiles", "steps", "compiling"),
     [(7, 7, 30), (20, 40, 30), (3, 1000, 30), (40, 2, 30), (40, 40, 1.9)],

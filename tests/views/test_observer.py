@@ -607,6 +607,35 @@ def test_rank_waiting_for_input_shows_it(run, observer):
     assert card(observer, 0).detail == "for an answer in the notebook"
 
 
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 5.0), (1024, 22.0)])
+def test_rank_that_sends_nothing_is_not_responding(run, observer, monkeypatch, ranks, seconds):
+    started(run, *range(ranks))
+    place = "Cell In[3], line 7"
+    samples(run, 0, activity="blocked", operation="time.sleep", place=place)
+    assert card(observer, 0).detail == "in time.sleep"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds - 3)
+    assert card(observer, 0).detail == "in time.sleep"
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
+    one = card(observer, 0)
+    assert (one.phase, one.place, one.since) == ("running", place, None)
+    assert one.detail == f"not responding for {seconds:.0f} s"
+    samples(run, 0, at=30.0, activity="blocked", operation="time.sleep", place=place)
+    assert card(observer, 0).detail == "in time.sleep"
+
+
+def test_wait_for_a_silent_rank_tells_where_it_was_last_seen(run, observer, monkeypatch):
+    started(run, 0, 1)
+    samples(run, 1, activity="blocked", operation="time.sleep", place="Cell In[3], line 7")
+    card(observer, 0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    samples(run, 0, activity="waiting", operation="all_reduce", missing=(1,))
+    observer.sample()
+    told = observer.snapshot().diagnosis.sentence
+    assert told.endswith("for rank 1, which is not responding, last seen at line 7")
+
+
 def test_passing_notice_disappears_when_run_ends(run, observer):
     started(run, 0)
     run.state.apply(events.Notice(text="Stop again to end now.", passing=True))

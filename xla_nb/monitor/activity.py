@@ -16,6 +16,7 @@ import itertools
 import math
 import statistics
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -196,7 +197,8 @@ class Track:
     """One rank's samples, as they arrive. Bounded, however long the run is."""
 
     def __init__(self) -> None:
-        self.sample: Sample | None = None  # the newest
+        self.sample: Sample | None = None  # the newest,
+        self.arrived = math.inf  # and the time.monotonic() when it was first seen
         self._recent: deque[Sample] = deque()  # samples from about _RECENT seconds ago on
         #: By kind: the operation and line at which it was last seen doing that.
         self._last_seen: dict[str, tuple[str, str]] = {}
@@ -212,6 +214,7 @@ class Track:
         newest, self.sample = self.sample, sample
         if newest is not None and newest.at == sample.at:
             return
+        self.arrived = time.monotonic()
         recent = self._recent
         if newest is None and started is not None and sample.at <= started + _RECENT:
             recent.append(Sample(at=started, since=started, cpu=math.nan))  # else first seen late
@@ -258,8 +261,9 @@ class Track:
         kind = max(waits, key=waits.__getitem__) if main == "waiting" else main
         call, place = self._last_seen.get(kind, (DATA if kind == "data" else "", ""))
         is_same = sample.activity == main and sample.operation in (call, "")
-        if call == LOCK and not is_same:
-            return sample  # it may hold the lock now, and others be shown as waiting for it
+        if call == LOCK and not is_same:  # it may hold the lock, and others be shown as waiting
+            is_blocked = _kind(sample) == "blocked"
+            return replace(sample, activity="blocked") if is_blocked else sample
         missing = sample.missing if is_same and call != LOCK else ()  # the lock has changed hands
         return replace(sample, activity=main, operation=call, place=place, missing=missing)
 

@@ -6,8 +6,7 @@ Pure, except `conclude`. Only causes that take much of the time are reported.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xla_nb.messages.events import Concluded
@@ -74,14 +73,14 @@ class _Time:
         if not windows:
             return None
         group = self._subset(windows)
-        cost = statistics.median(w.compiling for w in windows.values())
-        effect = f"compiled a new graph, {self._cost_text(cost)}"
+        costs = [w.compiling for w in windows.values()]
+        effect = f"compiled a new graph, {self._most_text(costs)}"
         of = f" of {ranks(group)}" if group else ""
         text = f"each step{of} {effect}"
         cause = next((w.newest for w in windows.values() if w.newest.changes_at), None)
         if cause is not None:
             text = f"{line(cause.changes_at, self.label)} {cause.change}, so each{of} {effect}"
-        return Concluded(kind="compiling", sentence=text, ranks=group, strength=cost)
+        return Concluded(kind="compiling", sentence=text, ranks=group, strength=max(costs))
 
     def mostly_compiled(self) -> Iterator[Concluded]:
         """Compilation that took half of the time or more, on the rank where it took longest."""
@@ -117,8 +116,7 @@ class _Time:
         numbers = [rank for rank, cost in waited.items() if cost >= max(costs) / 2]
         group, cost = self._subset(numbers), max(waited.values())
         on = f" on {ranks(group)}" if group else ""
-        up_to = "up to " if min(waited[rank] for rank in numbers) < _EVERY_STEP * cost else ""
-        text = f"waiting for {what} took {up_to}{self._cost_text(cost)}{on}"
+        text = f"waiting for {what} took {self._most_text([waited[n] for n in numbers])}{on}"
         return Concluded(kind=kind, sentence=text, ranks=group, strength=cost)
 
     def _find_stragglers(self) -> Concluded | None:
@@ -141,6 +139,11 @@ class _Time:
         subject = f"the other{'s' * (len(others) > 1)}"
         text = f"{subject} waited at least {self._cost_text(least)} for {ranks(slow)}"
         return Concluded(kind=WAITED, sentence=text, ranks=tuple(slow), strength=cost)
+
+    def _most_text(self, costs: Sequence[float]) -> str:
+        """The highest cost, with "up to" if others differ by more than a tenth."""
+        up_to = "up to " if min(costs) < 0.9 * max(costs) else ""
+        return f"{up_to}{self._cost_text(max(costs))}"
 
     def _cost_text(self, cost: float) -> str:
         return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"

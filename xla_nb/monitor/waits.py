@@ -84,6 +84,8 @@ def _describe_late(late: RankStatus, waiting: Sequence[RankStatus], cell: str) -
     at = f" at {line(late.place, cell)}" if late.place else ""
     if (state := _STATES.get(late.phase) or _STATES.get(late.activity)) is not None:
         return state
+    if late.unheard:
+        return f", which is not responding{f', last seen{at}' if at else ''}"
     if late.activity == "compiling":
         return f", compiling{at}"
     if late.waits_for_lock:

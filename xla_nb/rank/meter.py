@@ -30,7 +30,7 @@ from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.files import Record, is_of_disk
-from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
+from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample, ticks
 from xla_nb.runtimes import Counts, Prepared
 from xla_nb.stopwatch import Wait
 
@@ -172,7 +172,7 @@ class Meter:
     ) -> None:
         self._rank, self._record, self._labels = rank, record, labels
         self._sender, self._book, self._gauges, self._lock = sender, book, gauges, lock
-        self._every = 1 + gauges.ranks // 64  # less often if many ranks share few cores
+        self._every = ticks(gauges.ranks)
         self.has_returned = False
         self._handler: object = None  # of SIGINT, while a program runs; None over all programs
         self._changes = StepChanges(labels)

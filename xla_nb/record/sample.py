@@ -122,6 +122,11 @@ class Sample:
         return self.graphs or self.done
 
 
+def ticks(ranks: int) -> int:
+    """Quarters of a second between two samples of each of so many ranks: many share few cores."""
+    return 1 + ranks // 64
+
+
 def encode(sample: Sample) -> bytes:
     """The sample as one line of JSON. Lone surrogates, which cannot be sent to a front end, become
     question marks."""

@@ -186,7 +186,7 @@ def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankS
     status = RankStatus.of(state.RankState(card.rank, "running"), sample, ended)
     # As counted in its row, unless the clocks of several hosts may differ.
     now = sample.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
-    return replace(status, lasting=max(0.0, now - sample.since))
+    return replace(status, lasting=max(0.0, now - sample.since), unheard=card.silent)
 
 
 def _alive(snapshot: Snapshot) -> list[Card]:

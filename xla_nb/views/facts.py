@@ -251,14 +251,12 @@ def _compiles(samples: Sequence[Sample]) -> str:
 
 def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
     """Count of loop items, or of step markers. A rank that died cannot report what it did after
-    its last sample, so its count is shown as a lower bound, and only on its own."""
-    is_alone = len(cards) == 1
-    reliable = [card for card in cards if card.phase != "died" or is_alone]
-    samples = [card.sample for card in reliable]
+    its last sample, so its count is a lower bound."""
+    samples = [(card.sample, card.phase == "died") for card in cards]
     # How a rank without any steps counts them is not known yet.
-    counted = [one.done for one in samples if one.loops_step is of_loops or not one.done]
-    done = _counts(figure, counted)
-    return f"≥ {done}" if done and is_alone and cards[0].phase == "died" else done
+    counted = [(s.done, died) for s, died in samples if s.loops_step is of_loops or not s.done]
+    done = _counts(figure, [count for count, _ in counted])
+    return f"≥ {done}" if done and min(counted)[1] else done
 
 
 def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
@@ -317,8 +315,7 @@ def bar_in_short(bar: Bar) -> str:
     done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
     parts = [f"{done} done{on}"]
     if bar.total:
-        share = f"{'≥ ' if bar.least else ''}{100 * portion(bar):.0f} %"
-        parts = [share, f"{done} of {figure(bar.total)}{on}"]
+        parts = [share(bar), f"{done} of {figure(bar.total)}{on}"]
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
@@ -326,10 +323,15 @@ def bar_in_short(bar: Bar) -> str:
     return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 
+def share(bar: Bar) -> str:
+    """`62 %`; `≥ 62 %` for a rank that died."""
+    return f"{'≥ ' if bar.least else ''}{100 * portion(bar):.0f} %"
+
+
 def portion(bar: Bar) -> float:
     """The completed share of the loop, from 0 to 1; 0 if unknown."""
-    share = bar.done / bar.total if bar.total else 0.0
-    return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
+    done = bar.done / bar.total if bar.total else 0.0
+    return min(max(done, 0.0), 1.0) if math.isfinite(done) else 0.0
 
 
 def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:

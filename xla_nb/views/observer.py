@@ -18,7 +18,7 @@ from xla_nb.monitor.activity import LANE, missing
 from xla_nb.monitor.state import ENDED, RankState, RunState
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
-from xla_nb.record.sample import Loop, Sample
+from xla_nb.record.sample import Loop, Sample, ticks
 from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views import facts
@@ -42,6 +42,7 @@ _POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
 _EXCERPT_LINES, _MIN_EXCERPT_LINES = 1200, 3
 _LONGEST_LAST_LINE = 200  # characters of a card's last line
+_SILENT = 3.0  # seconds, plus one for every few ranks, without a sample until a rank is silent
 _OMITTED = "Charts omit the figures of {}, whose files no longer exist."
 _LONGEST_NOTE = 200  # characters of the note about a past hang: the record has the rest
 
@@ -277,7 +278,12 @@ class Observer:
         idle = phase == "idle" or (has_ended and sample is not None and sample.activity == "idle")
         if phase == "idle":
             steady = sample = sample and replace(sample, place="", operation="", missing=())
+        silent = self._silence(rank, sample) if phase != "idle" else 0.0
+        if sample and silent:  # what it does now is unknown
+            phase, since = "running", None
+            sample = steady = replace(sample, activity="running", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, steady))
+        detail = f"not responding for {wording.lasting(silent)}" if silent else detail
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
         place = rank.place if has_ended or steady is None else steady.place
@@ -320,7 +326,18 @@ class Observer:
                 )
             ),
             sample=sample or NO_SAMPLE,
+            silent=silent > 0,
         )
+
+    def _silence(self, rank: RankState, sample: Sample | None) -> float:
+        """Seconds without a new sample of a rank that is running; 0 while they are few."""
+        state = self.run.state
+        is_running = rank.phase == "running" and state.ended is None
+        cell = state.programs.now(rank.rank)
+        if not is_running or sample is None or (cell is not None and _predates(sample, cell.at)):
+            return 0.0
+        seconds = time.monotonic() - self.run.tracks[rank.rank].arrived
+        return seconds if seconds >= _SILENT + ticks(len(state.ranks)) else 0.0
 
     def _numbered_bar(self, rank: int, bar: Bar) -> Bar:
         """Number a tqdm bar: when its count goes back, it is the next bar with this label."""

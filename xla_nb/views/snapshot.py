@@ -74,6 +74,7 @@ class Card:
     lane      its last 60 s, or its whole time if the run is over, oldest first; a gap means that
               nothing is known about that time
     sample    its newest sample; views/facts.py defines which values are shown
+    silent    no sample has arrived for some time
     """
 
     rank: int
@@ -91,6 +92,7 @@ class Card:
     lane: tuple[Slot, ...] = ()
     bars: tuple[Bar, ...] = ()
     sample: Sample = NO_SAMPLE
+    silent: bool = False
 
 
 @dataclass(frozen=True)

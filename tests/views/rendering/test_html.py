@@ -461,6 +461,14 @@ def test_range_of_counts_includes_ranks_that_did_nothing() -> None:
         assert len(values) == 3
 
 
+def test_count_of_a_rank_that_died_is_a_lower_bound_in_the_range() -> None:
+    died = Card(0, "died", bars=(Bar("", 28, 100, least=True),), sample=sample(items=28))
+    pair = (died, Card(1, "finished", sample=sample(items=83)))
+    values = {fact.label: fact.value for fact in facts.of_cards(pair)}
+    assert values["steps"] == "≥ 28 to 83"
+    assert "≥ 28 %" in rendering.render_html(snapshot(cards=pair))
+
+
 def test_unknown_facts_are_omitted() -> None:
     for shown in both(snapshot(cards=(Card(0, "running"),))):
         for word in ("memory", "CPU", "compiles", "steps", "device", "pid", "None", "for "):

@@ -109,7 +109,7 @@ def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
 
 
 def _done(card: Card) -> str:
-    return f"{100 * facts.portion(card.bars[0]):.0f} %" if card.bars else ""
+    return facts.share(card.bars[0]) if card.bars else ""
 
 
 def _state(card: Card) -> str:
