@@ -23,9 +23,9 @@ def mebibytes(data):
 
 def test_memory_shared_by_ranks_is_not_counted_for_each(notebook):
     shown = notebook.ok(f"%%xla_spawn -n 4\n{HOLDS}")
-    first, holds, *_ = told = mebibytes(shown.data)
+    told = mebibytes(shown.data)
     assert len(told) == 4
-    assert 290 < holds - first < 310
+    assert 290 < told[1] - min(told) < 310  # the first may end before others share its pages
     resident = sorted(int(line.rpartition(" ")[2]) for line in shown.lines if "resident" in line)
     assert sum(told) < 0.7 * sum(resident)
 
