@@ -7,6 +7,7 @@ GIL for microseconds a few times a second, and raises nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import random
@@ -191,10 +192,10 @@ class Meter:
         self._sampling = threading.Lock()
 
     def __enter__(self) -> None:
-        sampler.begin(self)
+        sampler().begin(self)
 
     def __exit__(self, *_: object) -> None:
-        sampler.end(self)
+        sampler().end(self)
 
     def begin_program(self) -> None:
         """Measure only the program that begins now: the process may have run others before."""
@@ -401,8 +402,8 @@ class Sampler:
             pause = TICK * rng.uniform(0.5, 1.5)
 
 
-#: The sampler of this process.
-sampler = Sampler()
+#: The sampler of this process, always the same.
+sampler = functools.cache(Sampler)
 
 
 def _mtime(path: str) -> int:
