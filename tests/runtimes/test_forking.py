@@ -86,6 +86,23 @@ def test_death_before_all_have_started_is_reported():
     )
 
 
+def test_processes_run_once_all_have_been_forked():
+    in_a_process(
+        """
+        from xla_nb.runtimes import forking
+        class Slow(forking._RankProcess):
+            def start(self):
+                time.sleep(0.2)
+                os.write(marks_writer, b"s")
+                super().start()
+        forking._RankProcess = Slow
+        marks, marks_writer = os.pipe()
+        fork(3, lambda number: os.write(marks_writer, b"r"), reports.put)
+        assert os.read(marks, 10) == b"sssrrr"
+        """
+    )
+
+
 def test_started_processes_are_killed_if_the_next_one_cannot_be_started():
     in_a_process(
         """

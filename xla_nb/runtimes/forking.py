@@ -86,8 +86,9 @@ def fork(
     forked: Callable[[], None] = lambda: None,
     stay: bool = False,
 ) -> None:
-    """Fork `count` processes, which call `run` with their number; return when all have ended, each
-    death having been reported. `forked` is called once all have been forked.
+    """Fork `count` processes, which call `run` with their number once all have begun, so that ranks
+    start together; return when all have ended, each death having been reported. `forked` is called
+    once all have been forked.
 
     stay: each stays until all have run, or died; otherwise the others see it leave when its
     connections close. Raises OSError if one cannot be started, and kills those already running,
@@ -100,10 +101,11 @@ def fork(
         # Such a lock is its process's alone (fcntl(2)): it ends with it, and no child inherits it.
         fcntl.lockf(running, fcntl.LOCK_SH)
         os.close(writer)
+        os.read(reader, 1)  # end of file: all have begun
+        os.close(reader)
         run(number)
         fcntl.lockf(running, fcntl.LOCK_UN)
         if stay:
-            os.read(reader, 1)  # end of file: no process has still to begin
             fcntl.lockf(running, fcntl.LOCK_EX)
             fcntl.lockf(running, fcntl.LOCK_UN)
 
