@@ -48,7 +48,7 @@ test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPyth
 test-kaggle: $(KAGGLE)/.installed  ## the core of the tests with Kaggle's torch and torch_xla 2.8, on its Python 3.12 where there is one
 	TORCHINDUCTOR_COMPILE_THREADS=1 $(subst $(BIN),$(KAGGLE)/bin,$(PYTEST)) -m "published or not (slow or chaos or browser or ray)" \
 	    tests/program tests/pickling tests/messages tests/process_state tests/live_ranks \
-	    tests/rank tests/run tests/record tests/topology tests/engines \
+	    tests/rank tests/run tests/monitor tests/record tests/topology tests/engines \
 	    tests/simulation tests/dropin tests/programs tests/libraries tests/test_api.py \
 	    tests/test_live.py tests/test_live_failures.py tests/test_magics.py tests/test_old_names.py \
 	    tests/test_variables.py
