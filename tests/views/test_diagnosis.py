@@ -376,6 +376,14 @@ def test_cost_of_recompilation_is_that_of_the_slowest_rank():
     assert told == "Each step compiled a new graph, up to 16 s of the last 50 s"
 
 
+def test_recompilation_is_of_all_ranks_though_some_are_just_behind():
+    others = {0: again(compiling=1.9), 1: again(compiling=2.1), 2: again("", 9, 9, 1.8)}
+    cards = [card(rank) for rank in others]
+    assert said(*cards, paces=others) == "3 ranks running"  # not yet a tenth of the time
+    others = {rank: replace(pace, compiling=5 + pace.compiling) for rank, pace in others.items()}
+    assert said(*cards, paces=others) == "Each step compiled a new graph, 7.1 s of the last 50 s"
+
+
 @pytest.mark.parametrize(
     ("compiles", "steps", "compiling"),
     [(7, 7, 30), (20, 40, 30), (3, 1000, 30), (40, 2, 30), (40, 40, 1.9)],

@@ -66,11 +66,12 @@ class _Time:
         windows = {
             rank: w
             for rank, w in self.windows.items()
-            if min(w.compiles, w.executed) >= _MIN_STEPS
+            if min(w.compiles, w.executed) >= _MIN_STEPS / 2
             and w.compiles >= (_MANY_STEPS if w.newest.changes_at else _EVERY_STEP) * w.executed
-            and _matters(w.compiling, w, _MIN_SHARE)
         }
-        if not windows:
+        # Once it is certain and costly on one rank, others that are about as far do the same.
+        certain = (w for w in windows.values() if min(w.compiles, w.executed) >= _MIN_STEPS)
+        if not any(_matters(w.compiling, w, _MIN_SHARE) for w in certain):
             return None
         group = self._subset(windows)
         costs = [w.compiling for w in windows.values()]
