@@ -205,6 +205,7 @@ class Track:
         self._slots: dict[int, Slot] = {}  # by first second; old ones are `_width` seconds wide
         self._width = 1
         self._marks: deque[Sample] = deque()  # the first samples after a step
+        self._between_marks: float | None = None  # seconds from one step to the next
         self._watched_sample: Sample | None = None  # the last one that `watch` saw
         self._mark: object = None
         self._progress_at = self._heard_at = math.inf  # times; inf: not watched yet
@@ -305,8 +306,10 @@ class Track:
         if last is not None and last.loops_step and last.loops:  # samples of live ranks have none
             rate = last.loops[-1].rate
             return 1 / rate if rate else None
-        if self.pace is None:
-            return None
+        return None if self.pace is None else self._between_marks
+
+    def _time_steps(self) -> float | None:
+        """Seconds from one step to the next, by the marks."""
         pairs = itertools.pairwise(self._marks)
         windows = [one for pair in pairs if (one := Window.between(*pair)).steps]
         if len(windows) < 2 or sum(one.seconds for one in windows) < _MIN_STEPS_TIME:
@@ -403,6 +406,7 @@ class Track:
         marks.append(mark)
         while len(marks) > 3 and marks[0].at < mark.at - LANE:
             marks.popleft()
+        self._between_marks = self._time_steps()  # here: views look more often than ranks step
 
     def _has_begun_anew(self, sample: Sample) -> bool:
         """Whether a live rank has started another program since its last step."""
