@@ -277,6 +277,7 @@ class Store {
 		this.frozen = this.now;
 		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
 		this.changed("ranks");
+		for (const view of this.views) view.tick(); // so that the time stops here, not at the next second
 		this.speak(`Its ranks end with the kernel. import xla_nb; xla_nb.open_run("${this.run}") shows their output.`);
 	}
 
