@@ -375,7 +375,7 @@ class XlaMagics(Magics):
                 self._options(words)
             f"{line}{body}".encode()  # raises for lone surrogates, as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
-            tree = ast.parse(source)
+            tree = ast.parse(f"#{line}\n{source}")
             return bool(words["entry"] or functions(tree)) and not self._find_rank_names(tree)
         except (UsageError, *UNREADABLE):
             return False

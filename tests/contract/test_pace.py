@@ -87,7 +87,7 @@ def test_slow_first_batch_is_not_reported_as_waiting_for_data(watched, loop):
 def test_slow_loader_is_reported_and_its_cost_is_saved(watched):
     cell = LOADER.format(items=60, seconds=0.03, work=0.015, loop="loader")
     sentences, _, _, text = watched(cell)
-    live = r"Waiting for data took [\d.]+ s of the last \d+ s"
+    live = r"Waiting for data took [\d.]+ s of the last [\d.]+ s"
     assert [one for one in sentences if re.fullmatch(live, one)]
     told = re.match(
         r"! 2 ranks finished in [\d.]+ s; waiting for data took (?:up to )?([\d.]+) s of it ·", text

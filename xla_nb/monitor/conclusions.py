@@ -147,7 +147,7 @@ class _Time:
         return f"{up_to}{self._cost_text(max(costs))}"
 
     def _cost_text(self, cost: float) -> str:
-        return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"
+        return f"{_seconds(cost)} of {self.of}"
 
     def _subset(self, numbers: Collection[int]) -> tuple[int, ...]:
         """The ranks to name: none if it applies to all."""
@@ -162,7 +162,7 @@ def lately(label: str, windows: Windows, everybody: int, total: int) -> Conclude
         # Some have ended a wait that others are not yet known to have ended.
         windows = {rank: replace(w, waited=None) for rank, w in windows.items()}
     longest = max((w.seconds for w in windows.values()), default=0.0)
-    of = f"the last {exactly(math.ceil(longest))}"
+    of = f"the last {_seconds(longest)}"
     conclusions = _Time(label, windows, everybody, total, of).found()
     return max(conclusions, key=lambda c: c.strength, default=None)
 
@@ -199,6 +199,10 @@ def conclude(
     samples = {n: sample for n in state.ranks if (sample := run.sample(n)) is not None}
     for conclusion in look(state, label, samples):
         run.take(conclusion)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 9.95 else exactly(round(seconds))
 
 
 def _explains(loading: Concluded | None, awaited: Concluded) -> bool:

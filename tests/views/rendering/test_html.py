@@ -234,6 +234,8 @@ def test_diagnosis_is_the_title(ok: bool | None) -> None:
 def test_text_in_backticks_is_code() -> None:
     html = rendering.render_html(snapshot(diagnosis=Diagnosis("`w` <differs>", "warning")))
     assert re.search(r"<code [^>]*>w</code> &lt;differs&gt;", html)
+    html = rendering.render_html(snapshot(diagnosis=Diagnosis("waits for `all_red…", "bad")))
+    assert "`" not in html
 
 
 @pytest.mark.parametrize("ok", [True, False])

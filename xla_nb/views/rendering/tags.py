@@ -48,7 +48,7 @@ def escaped(text: str, longest: int = 300) -> str:
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
 
 
-_CODE = re.compile(r"`([^`]+)`")
+_CODE = re.compile(r"`([^`]+)(?:`|$)")  # a text may be cut before its end
 
 
 def sentence(text: str, longest: int = 600) -> str:
