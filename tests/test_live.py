@@ -745,6 +745,25 @@ def test_ranks_import_a_file_edited_since_the_notebooks_import_and_report_it(liv
     shown = live.ok("%%xla 0 -o found\nedited_before.f()")
     assert live.value("found.results") == "{0: 2}"
     assert "has changed since the notebook" in shown.stderr
+    assert not live.ok("%%xla 0\nedited_before.f()").stderr
+
+
+def test_an_object_replaced_in_a_module_is_another_one_on_ranks(live, module):
+    text = "class Cfg: lr = 1\nfirst = now = Cfg()\ndef told(): return first.lr, now.lr\n"
+    module("two_names", text, 1e9)
+    live.ok("import two_names\ntwo_names.now = two_names.Cfg(); two_names.now.lr = 5")
+    assert results(live, "two_names.told()", "0") == "{0: (1, 5)}"
+    live.ok("two_names.now = two_names.Cfg(); two_names.now.lr = 7")
+    assert results(live, "two_names.told()", "0") == "{0: (1, 7)}"
+
+
+def test_a_name_on_both_sides_is_reported_if_only_a_function_of_the_ranks_reads_it(live):
+    live.ok("%%xla\nread_by_rank = 0.1\nclass Reads:\n    def go(self): return read_by_rank")
+    live.ok("%%xla\nreads = Reads()")
+    live.ok("read_by_rank = 0.5")
+    told = "`read_by_rank` is the ranks' own variable"
+    assert told in live.ok("%%xla\nreads.go()").stderr
+    assert told not in live.ok("%%xla\nreads.go()").stderr
 
 
 def test_ranks_find_a_module_whose_folder_the_notebook_has_left(live, tmp_path):
@@ -828,6 +847,27 @@ def test_objects_that_autoreload_updates_in_place_are_updated_on_ranks(live, mod
         assert results(live, said, "0") == "{0: ('newest', 'newest', 'newest', 'newest')}"
         live.ok("%%xla\nautoreloaded.mark = rank")
         assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # not reloaded again
+    finally:
+        live.ok("%autoreload 0")
+
+
+def test_classes_that_hold_their_instances_are_updated_by_autoreload(live, module):
+    text = (
+        "class Conf:\n    one = None\n    def says(self): return {}\n"
+        "    @classmethod\n    def get(cls):\n        cls.one = cls.one or cls()\n"
+        "        return cls.one\n"
+    )
+    module("holds_itself", text.format("'old'"), 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import holds_itself\nholds_itself.Conf.get()")
+        said = "holds_itself.Conf.get().says()"
+        assert results(live, said, "0") == "{0: 'old'}"
+        live.ok("%%xla\nheld = holds_itself.Conf.get(); held.mark = rank")
+        module("holds_itself", text.format("'new'"), 2e9)
+        assert live.value(said) == "'new'"
+        asked = f"{said}, holds_itself.Conf.one is held, held.mark"
+        assert results(live, asked, "0") == "{0: ('new', True, 0)}"
     finally:
         live.ok("%autoreload 0")
 

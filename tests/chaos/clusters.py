@@ -24,7 +24,7 @@ from tests.support.ray_nodes import Nodes, eventually, of_ours
 #: The name of a process, the signal, and words of which at least one must be reported.
 VICTIMS: dict[str, tuple[str, signal.Signals, tuple[str, ...]]] = {
     "rank": ("xla_nb-rank", signal.SIGKILL, ("SIGKILL",)),
-    "stopped rank": ("xla_nb-rank", signal.SIGSTOP, ("no progress",)),
+    "stopped rank": ("xla_nb-rank", signal.SIGSTOP, ("no progress", "No progress")),
     "job": ("xla_nb-job", signal.SIGKILL, ("SIGKILL",)),
     "actor": ("ray::HostActor", signal.SIGKILL, ("was lost", "SIGKILL")),
     "raylet": ("", signal.SIGKILL, ("was lost",)),
@@ -125,7 +125,7 @@ class Arena:
         result.said += self._said()
         result.left = self._left()
         result.next_failed = self._next(victim)
-        result.objects = max(0, self._objects() - self._objects_before)
+        result.objects = self._kept_objects()
         return result
 
     def _strike(self, victim: str) -> None:
@@ -153,6 +153,13 @@ class Arena:
         except AssertionError:
             return sorted(of_ours(*names).values())
         return []
+
+    def _kept_objects(self) -> int:
+        """Objects that stay in the store; Ray releases those of a dead job after some seconds."""
+        deadline = time.monotonic() + 10
+        while (kept := self._objects() - self._objects_before) > 0 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return max(0, kept)
 
     def _objects(self) -> int:
         """Objects in the cluster's store, as Ray counts them."""

@@ -124,6 +124,12 @@ def test_counters_updated_at_the_end_of_a_wait_are_spread_backwards():
     ]
 
 
+def test_time_counted_late_is_not_put_before_the_wait_can_have_begun():
+    compiled = {"compile_seconds": 3.0, "data_waited": 0.2}
+    made = track((100.0, {}), (101.0, {}), (103.0, {"compile_seconds": 2.0}), (104.0, compiled))
+    assert parts(made.lane[0]) == (0, 1.0, 0, 0)
+
+
 def test_decreasing_counters_count_as_zero():
     made = track((100.0, {"waited": 5.0, "compile_seconds": 3.0}), (101.0, {"waited": 1.0}))
     assert made.lane == (Slot(100, running=1.0),)

@@ -95,13 +95,24 @@ def test_module_that_ranks_cannot_import_is_not_sent_by_name(notebook, monkeypat
     assert notebook.launch("def f(rank): return kept[0].rate") == 3
 
 
-def test_context_variable_is_the_modules_without_the_notebooks_value(notebook, local):
+def test_note_reports_values_of_one_thread_that_modules_hold(notebook, local):
     (local / "steps.py").write_text(
-        "import contextvars\nat = contextvars.ContextVar('at', default=1)\n"
+        "import contextvars, threading\nat = contextvars.ContextVar('at', default=1)\n"
+        "of_thread, empty = threading.local(), threading.local()\n"
+        "def told(): return at.get(), of_thread, empty\n"
     )
-    notebook.run("from steps import at\nimport steps\nat.set(5)")
-    program = notebook.build("def f(rank): return at is steps.at, at.get()")
-    assert contextvars.Context().run(notebook.rank, program) == (True, 1)
+    notebook.run("from steps import at\nimport steps")
+    cell = "def f(rank): return at is steps.at, at.get(), steps.told()[0]"
+    program = notebook.build(cell)
+    assert not program.notes
+    notebook.run("at.set(5); steps.of_thread.x = 1")
+    program = notebook.build(cell)
+    assert contextvars.Context().run(notebook.rank, program) == (True, 1, 1)
+    assert program.notes == tuple(
+        f"ranks use `steps.{name}` as `import steps` creates it: its value in the notebook cannot "
+        "be sent"
+        for name in ("at", "of_thread")
+    )
 
 
 APP = "xla_nb_test_app"

@@ -327,6 +327,16 @@ OTHERS = {
         "def f(rank): return conf.lr",
         5,
     ),
+    "one of two names for one object": (
+        {
+            "conf": "class Cfg:\n    lr = 1\nfirst = now = Cfg()\nLOG = HIST = []\n"
+            "class Net:\n    cfg, steps = now, LOG\n"
+            "def told(): return first.lr, now.lr, Net.cfg.lr, LOG, HIST, Net.steps is LOG",
+        },
+        "import conf\nconf.now = conf.Cfg()\nconf.now.lr = 5\nconf.LOG.append(1)\nconf.HIST = [2]",
+        "def f(rank): return conf.told()",
+        (1, 5, 1, [1], [2], True),
+    ),
     "a singleton of a notebook decorator": (
         {},
         "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"

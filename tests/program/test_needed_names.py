@@ -84,6 +84,38 @@ def test_names_read_directly_or_by_string_are_sent(notebook, asked, seen):
     assert notebook.rank(notebook.build(asked)) == seen
 
 
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ("globals()[name]", "`globals()` has"),
+        ("name in globals()", "`globals()` has"),
+        ("globals().items()", "`globals()` has"),
+        ("eval(name)", "`eval` finds"),
+        ("globals()['low'], 'low' in globals(), globals().get('low'), eval('low')", ""),
+        ("model.eval()", ""),
+    ],
+)
+def test_note_reports_lookups_of_names_that_are_not_in_the_code(notebook, asked, note):
+    notebook.run(f"model = low = 3\ndef used(name): return {asked}")
+    notes = notebook.build("def f(i): return used('low')").once
+    assert [note in one for one in notes] == ([True] if note else [])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import __main__\ndef told(name): return getattr(__main__, name, 0)",
+        "import sys\ndef told(name): return vars(sys.modules['__main__']).get(name)",
+        "import sys\ndef told(name): return sys._getframe(1).f_globals.get(name)",
+    ],
+)
+def test_note_reports_helpers_that_look_names_up_in_the_notebook(notebook, local, code):
+    (local / "looks.py").write_text(code)
+    notebook.run("import looks\nDEBUG = True")
+    (note,) = notebook.build("def f(i): return looks.told('DEBUG')").notes
+    assert note.startswith("code that looks names up in `__main__` or in a frame finds on ranks ")
+
+
 def test_names_in_annotations_are_sent_and_may_be_missing_in_lazy_ones(notebook):
     notebook.run("class Net: pass\nb, c = 2, int")
     got = notebook.launch("def f(i, x: c = b): return x, f.__annotations__")

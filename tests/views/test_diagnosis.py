@@ -381,7 +381,13 @@ def test_recompilation_is_of_all_ranks_though_some_are_just_behind():
     cards = [card(rank) for rank in others]
     assert said(*cards, paces=others) == "3 ranks running"  # not yet a tenth of the time
     others = {rank: replace(pace, compiling=5 + pace.compiling) for rank, pace in others.items()}
-    assert said(*cards, paces=others) == "Each step compiled a new graph, 7.1 s of the last 50 s"
+    told = "Each step compiled a new graph, up to 7.1 s of the last 50 s"
+    assert said(*cards, paces=others) == told
+
+
+def test_recompilation_explains_a_slow_rank():
+    told = said(card(0), card(1), paces={0: pace(waited=33.0), 1: replace(again(), waited=0.0)})
+    assert told == f"Each step of rank 1 {COST}"
 
 
 @pytest.mark.parametrize(
@@ -428,8 +434,10 @@ def test_first_wait_for_data_is_left_out():
     assert said(card(0), paces={0: pace(data=45.0, first_data=40.0, newest=newest)}) == (
         "1 ranks running"
     )
-    told = "Waiting for data took 15 s of the last 50 s"
+    told = "Waiting for data took 15 s of the last 50 s, not counting the first batch"
     assert said(card(0), paces={0: pace(data=45.0, first_data=30.0, newest=newest)}) == told
+    told = "Waiting for data took 15 s of the last 50 s"
+    assert said(card(0), paces={0: pace(data=16.0, first_data=1.0, newest=newest)}) == told
 
 
 def test_waiting_for_data_explains_a_slow_rank():

@@ -53,6 +53,7 @@ class Sent:
     """Records what one group of live ranks has been sent: `pack` returns what it lacks, and once
     ranks have received that, call `confirm`. After a restart of the ranks, call `forget`.
 
+    needs  the names that ranks have bound, each with the names in the statements that bound it
     notes  sentences for the user about what `pack` has packed
     names  those whose values it has packed
     reads  the names read by the functions that the cell needs
@@ -83,6 +84,8 @@ class Sent:
         self._is_sure = True
         self._former_names: list[str] = []  # original names, by number
         self._deleted: set[str] = set()
+        self._told: Set[str] = frozenset()
+        self.needs: dict[str, set[str]] = collections.defaultdict(set)
 
     def awaits(self, names: Iterable[str]) -> None:
         """Record names read by the ranks' own functions that the notebook does not have yet."""
@@ -136,6 +139,7 @@ class Sent:
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         plain = packed(values, final, UnitPickler)
         live.notes |= final.notes
+        live.notes, self._told = live.notes - self._told, self._told | live.notes
         parcel = SentParcel(plain.stream, plain.buffers, plain.writer, plain.imports)
         self.names = {key for key in sent if type(key) is str}
         set_keys = {key for key, obj in final.sets.items() if not isinstance(obj, own_modules.Told)}

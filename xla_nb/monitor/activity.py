@@ -382,8 +382,11 @@ class Track:
 
     def _move_late(self, second: int, late: list[float]) -> None:
         """Move time counted late (activities counted only when over, calls counted by a few looks)
-        from earlier running time, as which it was taken, to its kind."""
-        while sum(late) > 0.0 and (slot := self._slots.get(second)) is not None:
+        from earlier running time, as which it was taken, to its kind. It was spent within as many
+        seconds."""
+        first = second - math.ceil(sum(late))
+        while sum(late) > 0.0 and second >= first and second in self._slots:
+            slot = self._slots[second]
             for n, name in enumerate(_LATE_KINDS):
                 part = min(late[n], slot.running)
                 late[n] -= part

@@ -45,11 +45,12 @@ class _Time:
     of: str
 
     def found(self) -> Iterator[Concluded]:
-        yield from filter(None, [self._find_compiling(), self._find_fallbacks()])
-        loading, awaited = self._find_loading(), self._find_stragglers()
-        if loading is not None:
-            yield loading
-        if awaited is not None and not _explains(loading, awaited):
+        causes = [*filter(None, (self._find_compiling(), self._find_loading()))]
+        yield from causes
+        if (fallbacks := self._find_fallbacks()) is not None:
+            yield fallbacks
+        awaited = self._find_stragglers()
+        if awaited is not None and not any(_explains(cause, awaited) for cause in causes):
             yield awaited
         locked = {rank: w.locked for rank, w in self.windows.items()}
         if (conclusion := self._find_waits("locked", "the `lock`", locked)) is not None:
@@ -60,7 +61,10 @@ class _Time:
         if max(steps, default=0) < _MIN_BATCHES:
             return None
         seconds = {rank: w.data - w.first_data for rank, w in self.windows.items()}
-        return self._find_waits("loading", "data", seconds)
+        found = self._find_waits("loading", "data", seconds)
+        if found is None or max(w.first_data for w in self.windows.values()) < found.strength / 10:
+            return found
+        return replace(found, sentence=f"{found.sentence}, not counting the first batch")
 
     def _find_compiling(self) -> Concluded | None:
         windows = {
@@ -142,8 +146,8 @@ class _Time:
         return Concluded(kind=WAITED, sentence=text, ranks=tuple(slow), strength=cost)
 
     def _most_text(self, costs: Sequence[float]) -> str:
-        """The highest cost, with "up to" if others differ by more than a tenth."""
-        up_to = "up to " if min(costs) < 0.9 * max(costs) else ""
+        """The highest cost, with "up to" if others differ."""
+        up_to = "up to " if _seconds(min(costs)) != _seconds(max(costs)) else ""
         return f"{up_to}{self._cost_text(max(costs))}"
 
     def _cost_text(self, cost: float) -> str:
@@ -205,11 +209,9 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 9.95 else exactly(round(seconds))
 
 
-def _explains(loading: Concluded | None, awaited: Concluded) -> bool:
-    """Whether ranks are late because they wait for data."""
-    if loading is None or loading.ranks != awaited.ranks:
-        return False
-    return loading.strength >= awaited.strength / 2
+def _explains(cause: Concluded, awaited: Concluded) -> bool:
+    """Whether ranks are late because they wait for data or compile."""
+    return cause.ranks == awaited.ranks and cause.strength >= awaited.strength / 2
 
 
 def _matters(cost: float, window: Window, share: float) -> bool:

@@ -157,21 +157,30 @@ _LOOKUPS = {
 }
 
 
-def goes_through_globals(code: types.CodeType) -> bool:
-    """True if code, or code defined in it, calls `globals()` other than to look up a constant name
-    (`globals()["lr"]`)."""
-    users = (inner for inner in codes(code) if "globals" in inner.co_names)
+def looks_up_any(code: types.CodeType, by: str) -> bool:
+    """True if code, or code defined in it, looks names up `by` "globals" or "eval" that are not
+    constants of it."""
+    users = (inner for inner in codes(code) if by in inner.co_names)
     unfiltered = itertools.chain.from_iterable(map(dis.get_instructions, users))
     steps = [step for step in unfiltered if step.opname not in _IGNORED]
     return any(
-        step.argval == "globals" and [after.opname for after in steps[n + 1 : n + 3]] != _BY_NAME
+        step.opname in _LOOKUPS and step.argval == by and not _has_constant(by, steps, n)
         for n, step in enumerate(steps)
-        if step.opname in _LOOKUPS
     )
 
 
+def _has_constant(by: str, steps: list[dis.Instruction], n: int) -> bool:
+    """True for `eval("lr")`, `globals()["lr"]`, `globals().get("lr")` and `"lr" in globals()`."""
+    first, second, third, *_ = [*(step.opname for step in steps[n + 1 : n + 4]), "", "", ""]
+    if by == "eval":
+        return first == "LOAD_CONST"
+    if second == "CONTAINS_OP":
+        return steps[n - 1].opname == "LOAD_CONST"
+    is_method = second in ("LOAD_METHOD", "LOAD_ATTR")
+    return (third if is_method else second) == "LOAD_CONST"
+
+
 _IGNORED = {"CACHE", "PRECALL", "PUSH_NULL"}
-_BY_NAME = ["CALL", "LOAD_CONST"]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -185,9 +194,10 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def imports_in(code: types.CodeType) -> frozenset[str]:
-    """Return the names that code, or code defined in it, imports: modules and their attributes."""
+    """Return the names that code, or code defined in it, imports: modules and their attributes;
+    also `__main__` if it uses that name."""
     inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    names = frozenset[str]().union(*map(imports_in, inner))
+    names = frozenset({"__main__"}.intersection(code.co_names)).union(*map(imports_in, inner))
     if {"import_module", "__import__"}.intersection(code.co_names):
         names = names.union(const for const in code.co_consts if isinstance(const, str))
     if _IMPORT_NAME not in code.co_code[::2]:

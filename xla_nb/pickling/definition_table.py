@@ -21,9 +21,14 @@ _IMPORTED_SINCE = "the notebook has since imported {}: ranks now use the noteboo
 
 class Definitions(dict[Token, Any]):
     """A table that lives as long as the ranks; `there` are the modules that they had imported
-    before the pickle is opened: in others they cannot have set anything yet."""
+    before the pickle is opened: in others they cannot have set anything yet. `sent` are those that
+    pickles have imported, `taken` see `rebuild.Opening`."""
 
     there: Set[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.sent: set[str] = set()
+        self.taken: dict[int, tuple[tuple[str, str], object]] = {}
 
 
 def _table() -> Definitions:
@@ -69,8 +74,10 @@ def dropped(tokens: Collection[int]) -> None:
 
 def imported(names: Iterable[str]) -> None:
     """Import modules that the notebook has imported since; ranks may have done so before."""
-    if quoted := [f"`{name}`" for name in names if name in _table().there]:
+    table, names = _table(), list(names)
+    if quoted := [f"`{name}`" for name in names if name in table.there - table.sent]:
         rebuild.notices.append(lambda: _IMPORTED_SINCE.format(listed(quoted)))
+    table.sent.update(names)
     rebuild.import_all(names)
 
 
@@ -92,7 +99,8 @@ def _renew_class(
 ) -> None:
     rebuild.numbered(cls, number)
     type.__setattr__(cls, "__name__", name)
-    type.__setattr__(cls, "__qualname__", initial["__qualname__"])
+    for attribute in ("__qualname__", "__doc__"):
+        type.__setattr__(cls, attribute, initial.get(attribute))
     if cls.__bases__ != bases:
         type.__setattr__(cls, "__bases__", bases)
 
@@ -101,7 +109,7 @@ def refill_function(function: types.FunctionType, state: Mapping[str, Any]) -> N
     """Give a function, new or not, exactly these attributes."""
     for name in vars(function).keys() - state["dict"].keys():
         del vars(function)[name]
-    rebuild.fill_function(function, state)
+    rebuild.fill_function(function, {**state, "dict": _without_placeholders(function, state)})
 
 
 #: Attributes that every class has, or gets at its creation.
@@ -114,4 +122,12 @@ def refill_class(cls: type, state: Mapping[str, Any]) -> None:
     for name, part in list(vars(cls).items()):
         if name not in names and not code_facts.is_made_by_type(cls, part):
             type.__delattr__(cls, name)
-    rebuild.fill_class(cls, state)
+    rebuild.fill_class(cls, {**state, "dict": _without_placeholders(cls, state)})
+
+
+def _without_placeholders(definition: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return its new attributes, without placeholders for what ranks have: the pickle may refer to
+    that."""
+    there = vars(definition)
+    parts = state["dict"].items()
+    return {n: part for n, part in parts if part is not rebuild.NOT_YET or n not in there}

@@ -11,10 +11,12 @@ them.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import io
 import logging
 import sys
+import threading
 import types
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -37,6 +39,10 @@ _AS_IMPORTED = (
 )
 _FORMER_BASE = (
     "`{}` extends `{}` as it was before `{}` was imported again; on ranks it extends the new one"
+)
+_THROUGH_MAIN = (
+    "code that looks names up in `__main__` or in a frame finds on ranks only those notebook "
+    "variables whose names appear in the cell or in functions of the notebook"
 )
 _EDITED = (
     "the file of `{0}` has changed since the notebook imported it: ranks use the version that they "
@@ -136,6 +142,8 @@ class Uses:
         is_behind: Callable[[str], bool],
     ) -> Found:
         result = Found({}, set(), set())
+        if self._looks_in_main:
+            result.notes.add(_THROUGH_MAIN)
         for module in dict.fromkeys([*_torch_modules(), *modules]):
             name = module.__name__
             if not is_own(module):
@@ -171,7 +179,16 @@ class Uses:
             elif _is_settable(obj) and not (_is_edited(name, on_ranks) or is_behind(name)):
                 for path, holder in module_objects.holders(obj):
                     result.values.update(_values_to_set(holder, name, f"{path}.", self.names))
+        result.notes.update(
+            _AS_IMPORTED.format(*key) for key, value in result.values.items() if is_of_this_thread(value)
+        )
         return result
+
+    @property
+    def _looks_in_main(self) -> bool:
+        """Whether code reaches the notebook's namespace other than by `globals()`."""
+        by_name = "__main__" in self.imports or {"__main__", "modules"} <= self.names
+        return by_name or "f_globals" in self.names
 
 
 def _path(definition: Any) -> str:
@@ -252,6 +269,13 @@ def _is_the_notebooks(value: Any) -> bool:
     """True if a class or function is the notebook's, or any function of a property or method."""
     functions = code_facts.functions_of([value])
     return any(map(code_facts.is_the_notebooks, [rebuild.function_in(value), *functions]))
+
+
+def is_of_this_thread(value: object) -> bool:
+    """True for a `threading.local` or `ContextVar` that this thread has given a value."""
+    if isinstance(value, contextvars.ContextVar):
+        return value in contextvars.copy_context()
+    return isinstance(value, threading.local) and bool(vars(value))
 
 
 def _is_short(value: object) -> bool:

@@ -292,7 +292,8 @@ class Parcel:
         before = collections.ChainMap(dict(namespace or {}), globals_)
         kept = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
-        opening = rebuild.Opening(globals_, before, table, resolve or main.__getitem__)
+        taken = {} if table is None else table.taken
+        opening = rebuild.Opening(globals_, before, table, resolve or main.__getitem__, taken)
         token = rebuild.opening.set(opening)
         try:
             if self._imports:

@@ -318,6 +318,8 @@ class LivePickler(Pickler):
         place = self._modules.place(obj)
         if place is None:
             return None
+        if own_modules.is_of_this_thread(obj) and not place.alone:
+            self._live.notes.add(own_modules.note_of(place.key, obj))
         call, fill = module_objects.reduced(obj, place)
         as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
         if fill is not None and self._live.is_there(place.key):

@@ -65,14 +65,16 @@ class Call:
 
 class Opening(NamedTuple):
     """The context in which a pickle is opened: the globals of a module, the same as they were
-    before plus the names bound since, the table of live ranks (`definition_table.Definitions`), and
+    before plus the names bound since, the table of live ranks (`definition_table.Definitions`),
     `resolve`, which returns the notebook's objects by name or by the number of something it
-    sent."""
+    sent, and the objects of modules that were `taken`: each with its id and the place where the
+    notebook has the object that it stands for."""
 
     namespace: dict[str, Any]
     before: Mapping[str, Any]
     table: Any
     resolve: Callable[[str | int], object]
+    taken: dict[int, tuple[tuple[str, str], object]]
 
 
 #: The context of the pickle that this thread is opening.
@@ -364,9 +366,14 @@ def part_held(values: Mapping[str, Any], places: Sequence[Place], kind: str) -> 
 
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
-    """Return what a module holds, to be refilled; a new object if that is of another type."""
+    """Return what a module holds, to be refilled; a new object if that is of another type, or
+    stands for another object of the notebook: the module's import gave it two names."""
     value = contents(holder(module, name)).get(name.rpartition(".")[2])
-    return value if type(value) is kind else new_of_base(base, kind, *args)
+    if type(value) is kind:
+        place, _ = opening.get().taken.setdefault(id(value), ((module, name), value))
+        if place == (module, name):
+            return value
+    return new_of_base(base, kind, *args)
 
 
 #: Handlers set here on loggers of this process.
@@ -477,7 +484,10 @@ def _difference(
     module: str, name: str, kind: str, wrapped: int, definition: tuple[str, str, int]
 ) -> str:
     try:
-        value = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
+        owner, last = holder(module, name), name.rpartition(".")[2]
+        if last not in contents(owner) and not hasattr(owner, last):
+            return ""  # a rank that needs it fails
+        value = function_in(part(owner, last))
         actual_name, wrapped_here = called(value)
         package = str(getattr([value, *unwrapped(value)][-1], "__module__", None)).partition(".")[0]
     except Exception:  # not imported, or not defined yet

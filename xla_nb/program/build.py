@@ -35,7 +35,7 @@ from xla_nb.program.cell_text import (
 from xla_nb.program.entry_check import check_entry, check_live
 from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
-from xla_nb.program.names import Names, newest
+from xla_nb.program.names import Names, bindings, newest
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
 from xla_nb.wording import shortened
 
@@ -275,6 +275,10 @@ class _Needs:
         assert isinstance(live, LiveUnits)
         if self._plan:  # a cell has no arguments, and ranks may lack nothing
             del values[ARGUMENTS]
+        for code in self._names.code:
+            bound = bindings(code)
+            for name in bound:
+                sent.needs[name] |= code_facts.names_in(code) - bound
         sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
         return sent.pack(values, live, self._scope.remote)
 
@@ -340,10 +344,15 @@ class _Needs:
         return {cell.label: cell.source for cell in cells}
 
     def _both(self) -> list[str]:
-        """The names of the ranks that a live program reads, directly or in functions, and that the
-        notebook has as well."""
-        sent = self._scope.sent
-        names = self._names.wanted() | (sent.reads if sent else set())
+        """The names of the ranks that a live program reads, directly or through what ranks have
+        made with them, and that the notebook has as well."""
+        sent, names = self._scope.sent, set[str]()
+        todo = [*self._names.wanted(), *sent.reads] if sent else []
+        while todo:
+            name = todo.pop()
+            if sent and name not in names:
+                names.add(name)
+                todo += sent.needs.get(name, ())
         return sorted(names & self._scope.remote & self._values.keys())
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from xla_nb.errors import ProgramError
-from xla_nb.pickling.code_facts import goes_through_globals
+from xla_nb.pickling.code_facts import looks_up_any
 from xla_nb.pickling.code_facts import names_in as names_in_code
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.cell_text import Cells
@@ -97,14 +97,16 @@ class MissingNames:
                 )
 
     def looked_up(self, names: Names, label: str, live: Live) -> Iterator[str]:
-        """Notes on code that uses `globals()` for more than the names it mentions."""
-        codes = [code for code in names.code if goes_through_globals(code)]
-        functions = [one for one in live.met.names.get("globals", ()) if goes_through_globals(one)]
-        for place in [*(label for _ in codes), *(self._place("globals", one) for one in functions)]:
-            yield (
-                f"{place or label}: on ranks `globals()` has only notebook variables whose names "
-                "appear in code. Pass other values to the function, for example in a dict"
-            )
+        """Notes on code that looks up more than the names it mentions."""
+        for by, has in (("globals", "`globals()` has"), ("eval", "`eval` finds")):
+            places = [label for code in names.code if looks_up_any(code, by)]
+            functions = live.met.names.get(by, ())
+            places += [self._place(by, code) for code in functions if looks_up_any(code, by)]
+            for place in places:
+                yield (
+                    f"{place or label}: on ranks {has} only notebook variables whose names appear "
+                    "in code. Pass other values to the function, for example in a dict"
+                )
 
     def _place(self, name: str, code: CodeType) -> str:
         """The line where code of the notebook reads a name; empty if unknown."""

@@ -648,10 +648,11 @@ class Head {
 	speak(now, title) {
 		const { about, over } = this.view.store;
 		const gist = title.replace(/\d[\d.,:]*/g, "0") + about.marked;
+		if (gist === this.gist) return;
 		const due = over || now - (this.spoken ?? -5000) >= 5000;
-		if (!due || gist === this.gist) return;
-		[this.spoken, this.gist] = [now, gist];
-		put(this.live, title);
+		this.gist = due ? gist : "";
+		if (due) this.spoken = now;
+		put(this.live, due ? title : ""); // an old one would no longer be true
 	}
 }
 
