@@ -227,6 +227,8 @@ class Unopened(Exception):
         self.name, self.problem, self.advice = name, problem, _CREATION_ADVICE
         if isinstance(problem, ImportError):
             self.advice = f"Ranks search the notebook's `sys.path`, from {Path.cwd()}."
+        elif isinstance(problem, SyntaxError):
+            self.advice = f"Correct the file: ranks import `{name}` anew."
         elif isinstance(problem, FileNotFoundError):
             self.advice = "Keep it open until the ranks have received it."
         elif isinstance(problem, rebuild.Parted):

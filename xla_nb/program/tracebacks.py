@@ -135,7 +135,9 @@ def is_in_ours(thread: int) -> bool:
 
 
 def _is_our_frame(frame: traceback.FrameSummary) -> bool:
-    return _OURS in Path(frame.filename).parents
+    """Whether a frame is of this package, or of cloudpickle, which works for it."""
+    path = Path(frame.filename)
+    return _OURS in path.parents or path.name == "cloudpickle.py"
 
 
 def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
