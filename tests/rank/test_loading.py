@@ -123,6 +123,21 @@ def test_nested_loaders_are_counted_once(watch, clock, slow):
     assert (watch.seconds, watch.first.seconds) == (14.0, 7.0)
 
 
+def test_time_around_the_first_wait_is_counted_with_it(watch, clock, slow):
+    class Outer:
+        def __iter__(self):
+            self.inner = iter(slow)
+            return self
+
+        def __next__(self):
+            clock.take(5.0)
+            return next(self.inner)
+
+    items = iter(progress(Outer()))
+    next(items), next(items)
+    assert (watch.seconds, watch.first.seconds) == (12.0, 6.0)
+
+
 def test_waiting_on_a_device_queue_is_counted(watch, clock):
     loader = sys.modules["torch_xla.distributed.parallel_loader"].ParallelLoader()
     loader.get = lambda device: clock.take(2.0) or f"batch for {device}"

@@ -385,6 +385,12 @@ def test_recompilation_is_of_all_ranks_though_some_are_just_behind():
     assert said(*cards, paces=others) == told
 
 
+def test_recompilation_counts_new_graphs_per_step():
+    two = again(compiles=81)
+    assert " compiled 2 new graphs, " in said(card(0), card(1), paces={0: two, 1: two})
+    assert " compiled new graphs, " in said(card(0), card(1), paces={0: two, 1: again()})
+
+
 def test_recompilation_explains_a_slow_rank():
     told = said(card(0), card(1), paces={0: pace(waited=33.0), 1: replace(again(), waited=0.0)})
     assert told == f"Each step of rank 1 {COST}"
@@ -427,6 +433,11 @@ def test_single_rank_waiting_for_data_is_marked():
     assert found == Diagnosis(
         "Waiting for data took 20 s of the last 50 s on rank 0", "warning", (0,)
     )
+
+
+def test_waiting_for_data_is_not_told_of_some_ranks_before_all_are_known():
+    own = {0: loading(20.0), 1: loading(20.0), 2: None}
+    assert said(*map(card, own), paces=own) == "3 ranks running"
 
 
 def test_first_wait_for_data_is_left_out():

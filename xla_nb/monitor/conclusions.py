@@ -79,7 +79,10 @@ class _Time:
             return None
         group = self._subset(windows)
         costs = [w.compiling for w in windows.values()]
-        effect = f"compiled a new graph, {self._most_text(costs)}"
+        rates = sorted({max(1, round(w.compiles / w.executed)) for w in windows.values()})
+        number = f"{rates[0]} " if len(rates) == 1 else ""
+        graphs = "a new graph" if rates == [1] else f"{number}new graphs"
+        effect = f"compiled {graphs}, {self._most_text(costs)}"
         of = f" of {ranks(group)}" if group else ""
         text = f"each step{of} {effect}"
         cause = next((w.newest for w in windows.values() if w.newest.changes_at), None)
@@ -114,7 +117,9 @@ class _Time:
 
     def _find_waits(self, kind: str, what: str, waited: Mapping[int, float]) -> Concluded | None:
         """Ranks that waited for something for much of the time: those that waited longest, or at
-        least half as long."""
+        least half as long. None while it is unknown of some ranks, which may wait as well."""
+        if len(self.windows) < self.everybody:
+            return None
         costs = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
         if not costs:
             return None

@@ -180,7 +180,9 @@ class Uses:
                 for path, holder in module_objects.holders(obj):
                     result.values.update(_values_to_set(holder, name, f"{path}.", self.names))
         result.notes.update(
-            _AS_IMPORTED.format(*key) for key, value in result.values.items() if is_of_this_thread(value)
+            _AS_IMPORTED.format(*key)
+            for key, value in result.values.items()
+            if is_of_this_thread(value)
         )
         return result
 

@@ -39,24 +39,25 @@ class Waits(Stopwatch):
 
     def begin(self, executed: Callable[[], int | None]) -> None:
         """Begin the next program, which has a first wait again."""
-        self.executed, self._has_waited = executed, False
+        self.executed, self.has_waited = executed, False
 
     def start(self) -> bool:
         is_outermost = super().start()
-        if is_outermost and not self._has_waited:
+        if is_outermost and not self.has_waited:
             self.first.start()
         return is_outermost
 
     def stop(self) -> None:
         super().stop()
         self.first.stop()
-        self._has_waited = True
+        self.has_waited = True
 
-    def add(self, seconds: float) -> None:
-        super().add(seconds)
-        if not self._has_waited:
+    def add_around(self, seconds: float, is_first: bool) -> None:
+        """Add time around waits that were timed; `is_first`: around the first one."""
+        self.add(seconds)
+        if is_first:
             self.first.add(seconds)
-        self._has_waited = True
+        self.has_waited = True
 
 
 #: The waits of this process's ranks; of a live rank across all its programs.
@@ -138,7 +139,7 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
         return
     iterator = iter(iterable)
     while True:
-        before, seconds = waits.executed(), waits.seconds
+        before, seconds, is_first = waits.executed(), waits.seconds, not waits.has_waited
         start = time.monotonic()
         try:
             item = next(iterator)
@@ -146,5 +147,5 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
             return
         elapsed = time.monotonic() - start  # excludes the count, which may be slow
         if waits.executed() == before:
-            waits.add(elapsed - (waits.seconds - seconds))
+            waits.add_around(elapsed - (waits.seconds - seconds), is_first)
         yield item
