@@ -486,8 +486,7 @@ def test_line_numbers_include_magics_above_the_launch(notebook):
 def test_a_cell_can_launch_several_times(notebook):
     notebook.ok(
         "launch = get_ipython().run_cell_magic\n"
-        "made = [launch('xla_spawn', f'-n {n} --view text', f'def f(rank): return {n} + rank')"
-        " for n in (1, 2)]"
+        "made = [launch('xla_spawn', f'-n {n} --view text', f'{n} + rank') for n in (1, 2)]"
     )
     assert notebook.value("[run.results for run in made]") == "[{0: 1}, {0: 2, 1: 3}]"
 
@@ -495,12 +494,20 @@ def test_a_cell_can_launch_several_times(notebook):
 def test_each_launch_of_a_cell_has_its_own_line_numbers(notebook):
     notebook.ok(
         "launch = get_ipython().run_cell_magic\n"
-        "first = launch('xla_spawn', '-n 1 --view none', 'def f(rank): return 1')\n"
-        "second = launch('xla_spawn', '-n 1 --view none --keep-going', 'def g(rank): 1 / 0')"
+        "first = launch('xla_spawn', '-n 1 --view none', '1')\n"
+        "second = launch('xla_spawn', '-n 1 --view none --keep-going', '1 / 0')"
     )
     assert ", launch 1" in notebook.value("first.label")
     assert ", launch 2, line 2" in notebook.value("second.errors[0].place")
-    assert "def g(rank): 1 / 0" in notebook.value("second.errors[0].traceback")
+    assert "1 / 0" in notebook.value("second.errors[0].traceback")
+
+
+def test_code_cannot_launch_a_cell_with_a_function(notebook):
+    shown = notebook.run(
+        "get_ipython().run_cell_magic('xla_spawn', '-n 1', 'ran = 1\\ndef f(rank): pass')"
+    )
+    assert "call xla_nb.spawn(function)" in shown.error
+    assert notebook.value("'ran' in vars()") == "False"
 
 
 def test_ranks_and_notebook_share_values_computed_at_top_level_of_a_launched_cell(notebook):
@@ -1011,7 +1018,7 @@ def test_a_background_run_prints_its_output_only_with_the_text_view(notebook, vi
     shown = notebook.ok(
         "import threading\n"
         f"get_ipython().run_cell_magic('xla_spawn', '-n 2 --bg {view} -o behind',\n"
-        "    'def f(rank): print(\"from behind\", rank)')\n"
+        "    'print(\"from behind\", rank)')\n"
         "behind.wait(60)\n"
         "for thread in threading.enumerate():\n"
         "    if thread.name == f'{behind.name}-view': thread.join(60)"

@@ -266,7 +266,7 @@ def test_an_opened_run_is_kept(launch, notebook, own_home):
 
 @pytest.mark.parametrize("view", ["text", "panel"])
 def test_an_unreferenced_run_is_garbage_collected(notebook, own_home, view):
-    launched = f"run_cell_magic('xla_spawn', '-n 1 --view {view}', 'def f(rank): pass')"
+    launched = f"run_cell_magic('xla_spawn', '-n 1 --view {view}', 'None')"
     notebook.ok(f"import gc, weakref\nwatching = weakref.ref(get_ipython().{launched})")
     assert notebook.value("gc.collect() * 0, watching()") == "(0, None)"
 

@@ -30,7 +30,7 @@ from xla_nb.monitor.drift import Watch
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.pickling import multiprocess
 from xla_nb.program.build import build, build_entry
-from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
+from xla_nb.program.cell_text import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.rank_cell import RANK_NAMES, functions
 from xla_nb.run import options as run_options
@@ -288,7 +288,10 @@ class XlaMagics(Magics):
                     "level of a cell with a function runs in the notebook. Make it a parameter of "
                     "the function. Nothing was run."
                 )
-            return self._execute(line, body)  # the magic was called by code, not by IPython
+            raise UsageError(
+                "Code cannot run %%xla_spawn over a cell with a function. Begin a cell with the "
+                "magic, or call xla_nb.spawn(function)."
+            )
         if self._evaluate_args(words["args"]):
             raise UsageError(
                 f"{cell.label} has no function that takes --args. Define one, or use the "
@@ -309,26 +312,6 @@ class XlaMagics(Magics):
         """Call a launched cell's function on every rank. This is the last line of such a cell,
         after its top level has run in the notebook."""
         top_level, self.notebook.top_level = self.notebook.top_level, None
-        return self._call_function(line, body, top_level)
-
-    def _execute(self, line: str, body: str) -> Run | None:
-        """Run a cell that code launches (`run_cell_magic`) in the notebook, and call its
-        function."""
-        cell = self.notebook.cell(_mask_env(line), body)
-        filename = self.shell.compile.cache(cell.source, self.notebook.number)
-        self.notebook.begun(replace(cell, filename=filename))
-        outer, self.notebook.top_level = self.notebook.top_level, self._make_top_level(line)
-        guard.of(self.shell).before_cell()
-        try:
-            code = self.shell.compile(cell.source, filename, "exec")
-            exec(code, self.shell.user_global_ns, self.shell.user_ns)
-        finally:
-            top_level, self.notebook.top_level = self.notebook.top_level, outer
-        return self._call_function(line, body, top_level, cell)
-
-    def _call_function(
-        self, line: str, body: str, top_level: TopLevel | None, cell: Cell | None = None
-    ) -> Run | None:
         if top_level is not None and top_level.refused:
             raise top_level.refused
         if top_level is not None and top_level.launches:
@@ -336,7 +319,7 @@ class XlaMagics(Magics):
             return None
         words, options, bind_run = self._read_line(line)
         arguments = self._evaluate_args(words["args"])
-        cell = cell or self.notebook.cell(_mask_env(line), body)
+        cell = self.notebook.cell(_mask_env(line), body)
         name, scope = f"xla_nb_cell_{self.notebook.number}", self.notebook.scope()
         program = build_entry(cell, scope, entry=words["entry"], args=arguments, name=name)
         return api.run(program, options, bind_run)

@@ -287,7 +287,7 @@ def test_notebook_that_used_threads_device_and_memory_can_launch():
         assert notebook.value("run.results") == "{0: 'xla:0', 1: 'xla:0'}"
         shown = notebook.run(
             "on_device = torch.ones(2, device=device)\nget_ipython().run_cell_magic("
-            "'xla_spawn', '-n 2', 'def f(rank):\\n    return on_device')"
+            "'xla_spawn', '-n 2', 'on_device')"
         )
         assert "an XLA tensor" in shown.error
         assert "on_device.cpu()" in shown.error
