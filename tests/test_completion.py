@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb import completion, live_questions
+from xla_nb import live_questions
 from xla_nb.rank.introspection import Completions
 
 
@@ -19,7 +19,7 @@ def replied(monkeypatch):
 
         offered = Completions(fragment, names, of_object)
         monkeypatch.setattr(live_questions, "completions", lambda *_: offered)
-        reply = completion._completed(before, lambda top: "ranks", code, len(code))
+        reply = live_questions._completed(before, lambda top: "ranks", code, len(code))
         return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
 
     return replied
@@ -51,11 +51,11 @@ def test_notebook_completions_are_offered_if_ranks_have_none(replied):
 def test_ranks_are_asked_only_inside_their_cells(monkeypatch, code, top, before):
     asked = []
     monkeypatch.setattr(live_questions, "completions", lambda *told: asked.append(told))
-    completion._completed(lambda *_: {}, str, code + "\nbelow", len(code))
+    live_questions._completed(lambda *_: {}, str, code + "\nbelow", len(code))
     assert asked == ([(top, before)] if top else [])
 
 
 def test_turning_on_without_a_kernel_changes_nothing():
     shell = SimpleNamespace()
-    completion.turn_on(shell, lambda top: None)
-    completion.turn_off(shell)
+    live_questions.turn_on(shell, lambda top: None)
+    live_questions.turn_off(shell)

@@ -14,7 +14,7 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 #: From top to bottom: a module imports only from rows below its own and from its own folder.
 ROWS = (
     (
-        *("__init__", "magics", "completion"),
+        *("__init__", "magics"),
         *("dropin", "live", "live_questions"),
         *("api", "notebook"),
     ),

@@ -22,7 +22,7 @@ from typing import ParamSpec
 from xla_nb import notebook
 from xla_nb.engines import Engine
 from xla_nb.engines.local import LocalEngine
-from xla_nb.engines.ray.engine import RayClusters
+from xla_nb.engines.ray.engine import RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Program, Scope, build_call
 from xla_nb.program.cell_text import Cell
@@ -36,6 +36,7 @@ from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
+from xla_nb.topology import slices
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
 from xla_nb.wording import listed, several, size
@@ -188,36 +189,42 @@ def _interrupted_message(options: Options) -> str:
 
 
 @functools.cache
-def _engines() -> tuple[LocalEngine, RayClusters]:
-    """The engines of this process, which end with it. A forked process has its own."""
-    os.register_at_fork(after_in_child=_forget)
-    return LocalEngine(), RayClusters()
+def engine() -> LocalEngine:
+    """The engine of this machine, for this process and until it ends."""
+    return LocalEngine()
+
+
+@functools.cache
+def _clusters() -> dict[str, RayEngine]:
+    """The engines of the Ray clusters that this process has used, by address."""
+    return {}
 
 
 def _forget() -> None:
-    """Forget the runs of the parent process, which ends them itself."""
-    _engines.cache_clear()
-    _known_runs.cache_clear()
+    """Forget the engines and runs of the parent process, which ends them itself."""
+    for known in (engine, _clusters, _known_runs):
+        known.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def engine_for(options: Options) -> Engine:
     """The engine that starts the ranks of a launch. Raises UsageError."""
-    local, clusters = _engines()
     if options.on == "local":
-        local.check_hosts(options.hosts, options.slices)
-        return local
-    return clusters.engine(options.on, options.hosts, options.slices, options.env)
-
-
-def engine() -> LocalEngine:
-    """The engine of this machine."""
-    return _engines()[0]
+        engine().check_hosts(options.hosts, options.slices)
+        return engine()
+    if options.hosts and options.slices:
+        slices.check_equal(options.hosts, options.slices)
+    cluster = address(options.on, {**os.environ, **options.env})
+    return _clusters().setdefault(cluster, RayEngine(cluster))
 
 
 def release() -> None:
     """Release the hosts of Ray clusters that are reserved for the next launch, ending anything that
     runs there. Otherwise they are released after 10 minutes without a launch, and at exit."""
-    _engines()[1].close()
+    while _clusters():
+        _clusters().popitem()[1].close()
 
 
 @atexit.register
@@ -228,8 +235,8 @@ def close(why: str = "") -> None:
     for run in living():
         if not run.state.stopping and not run.state.settled:
             run.stops_because(why or default)
-    for engine in _engines():
-        engine.close()
+    engine().close()
+    release()
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_questions, notebook, untrusted
+from xla_nb import api, dropin, live, live_questions, notebook, untrusted
 from xla_nb.dropin import answers, guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.monitor import stacks
@@ -59,7 +59,7 @@ def load(shell: InteractiveShell) -> None:
     for event, callback in _callbacks(shell):
         shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(shell, _group_of)
+    live_questions.turn_on(shell, _group_of)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # importing it would delay the first launch
@@ -75,7 +75,7 @@ def unload(shell: InteractiveShell) -> None:
     dropin.uninstall()
     multiprocess.named().turn_off()
     guard.of(shell).turn_off()
-    completion.turn_off(shell)
+    live_questions.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 

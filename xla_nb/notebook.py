@@ -51,7 +51,8 @@ def advice_on_lost() -> dict[str, str]:
 class Notebook:
     """One IPython shell, passed in and never imported. `launched` are the cells missing from
     IPython's history, because they ran only on ranks, by the number of the launching cell;
-    `top_level` is that of the launched cell now running, until its function is called. `settings` are shown by `%xla_config`."""
+    `top_level` is that of the launched cell now running, until its function is called. `settings`
+    are shown by `%xla_config`."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell

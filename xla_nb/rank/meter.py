@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from xla_nb import memory
 from xla_nb.messages.channel import Sender
@@ -143,17 +143,6 @@ class _Pace:
         return None if since > max(_STALL, _STALL_ITEMS / rate) else rate
 
 
-class _Totals(NamedTuple):
-    """What a thread's process has counted since it began, over all its programs."""
-
-    counts: Counts
-    waited: float | None  # seconds in collectives; None if not visible
-    data_waited: float
-    first_data_waited: float
-    lock_waited: float
-    locks: int
-
-
 class Meter:
     """A meter of the thread that creates it, which runs the user's function on a rank: it writes
     samples to the record, and sends the rank's place whenever the record's `stacks_request` is
@@ -177,7 +166,8 @@ class Meter:
         self.has_returned = False
         self._handler: object = None  # of SIGINT, while a program runs; None over all programs
         self._changes = StepChanges(labels)
-        self._initial = _Totals(Counts(), 0.0, 0.0, 0.0, 0.0, 0)
+        self._initial_counts = Counts()
+        self._initial: dict[str, float] = {}
         self._idle_since: float | None = None  # idle since, at the last tick
         self._thread = threading.get_ident()
         self._standstill = Standstill(self._thread)
@@ -201,23 +191,25 @@ class Meter:
         """Measure only the program that begins now: the process may have run others before."""
         self._handler = signal.getsignal(signal.SIGINT)
         with contextlib.suppress(Exception):  # a failing backend: the first sample reports it
-            self._initial = self._totals()
+            self._initial_counts, self._initial = self._gauges.counts(), self._totals()
 
-    def _totals(self) -> _Totals:
-        return _Totals(
-            self._gauges.counts(),
-            self._gauges.waited(),
-            self._book.loading.seconds,
-            self._book.loading.first.seconds,
-            self._lock.waited(self._thread),
-            self._lock.taken,
-        )
+    def _totals(self) -> dict[str, float]:
+        """What this thread's process has counted since it began, over all its programs, as fields
+        of a sample. Waits in collectives may not be visible."""
+        waited = self._gauges.waited()
+        return {
+            **({} if waited is None else {"waited": waited}),
+            "data_waited": self._book.loading.seconds,
+            "first_data_waited": self._book.loading.first.seconds,
+            "lock_waited": self._lock.waited(self._thread),
+            "locks": self._lock.taken,
+        }
 
-    def _counts(self, now: Counts) -> Counts:
+    def _counts(self) -> Counts:
         """Counts of this program; counters that the user's code has cleared restart at 0."""
-        initial = self._initial.counts
+        now, initial = self._gauges.counts(), self._initial_counts
         if now.compiles < initial.compiles or now.hits < initial.hits:
-            self._initial, initial = self._initial._replace(counts=Counts()), Counts()
+            self._initial_counts = initial = Counts()
         return Counts(*map(operator.sub, now, initial))
 
     def tick(self) -> None:
@@ -287,8 +279,9 @@ class Meter:
 
     def _measure(self) -> Sample:
         now, clock = time.time(), time.monotonic()
-        totals, initial, changes = self._totals(), self._initial, self._changes
-        counts = self._counts(totals.counts)
+        counts, changes = self._counts(), self._changes
+        initial = self._initial
+        totals: Any = {name: n - initial.get(name, 0) for name, n in self._totals().items()}
         asker = askers.of(self._thread)
         question = asker.waiting if asker is not None else None
         waiting = self._lock.waiting(self._thread) or question or self._gauges.waiting()
@@ -320,10 +313,6 @@ class Meter:
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
-            waited=None if totals.waited is None else totals.waited - (initial.waited or 0.0),
-            lock_waited=totals.lock_waited - initial.lock_waited,
-            data_waited=totals.data_waited - initial.data_waited,
-            first_data_waited=totals.first_data_waited - initial.first_data_waited,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,
@@ -334,9 +323,9 @@ class Meter:
             fallbacks_at=dict(changes.fallbacks),
             returned=self.has_returned,
             heeds=signal.getsignal(signal.SIGINT) is self._handler,
-            locks=totals.locks - initial.locks,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),
+            **totals,
         )
 
     def _check_blocking(self, waiting: Wait | None) -> None:

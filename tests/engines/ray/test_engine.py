@@ -10,12 +10,14 @@ import types
 
 import pytest
 
+from xla_nb import api
 from xla_nb.engines.ray import engine as engine_module
-from xla_nb.engines.ray.engine import RayClusters, RayEngine, address
+from xla_nb.engines.ray.engine import RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.messages import channel, events
 from xla_nb.messages.orders import Request
 from xla_nb.process_state.random_state import Inheritance
+from xla_nb.run.options import Options
 from xla_nb.runtimes.fit import Fit
 
 
@@ -421,4 +423,4 @@ def test_cause_of_end_of_the_process_is_that_of_its_runs(launch, child):
 
 def test_hosts_that_cannot_form_the_slices_are_rejected_at_once():
     with pytest.raises(UsageError, match="2 hosts cannot be divided into 3 slices of equal size"):
-        RayClusters().engine("ray", 2, 3, {})
+        api.engine_for(Options(on="ray", hosts=2, slices=3))

@@ -24,29 +24,6 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import channel
 from xla_nb.messages.orders import Request
 from xla_nb.runtimes.fit import Fit, OnWait
-from xla_nb.topology import slices
-
-
-class RayClusters:
-    """The Ray clusters that this process has used, by address."""
-
-    def __init__(self) -> None:
-        self._engines: dict[str, RayEngine] = {}
-
-    def engine(
-        self, on: str, hosts: int | None, slice_count: int | None, env: Mapping[str, str]
-    ) -> RayEngine:
-        """The engine for a launch, of the cluster that --on names. Raises UsageError for hosts that
-        cannot form so many slices."""
-        if hosts and slice_count:
-            slices.check_equal(hosts, slice_count)
-        cluster_address = address(on, {**os.environ, **env})
-        return self._engines.setdefault(cluster_address, RayEngine(cluster_address))
-
-    def close(self) -> None:
-        """Release the hosts that are held for the next launch, and end what runs there."""
-        while self._engines:
-            self._engines.popitem()[1].close()
 
 
 class RayEngine:
