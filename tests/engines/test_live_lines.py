@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb.engines.live_lines import LiveFeed, LiveRanks
+from xla_nb.engines.local import LiveFeed, LiveRanks
 from xla_nb.errors import LaunchError
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender

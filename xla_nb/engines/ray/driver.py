@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xla_nb.engines.live_lines import NO_GROUP
+from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import faults
 from xla_nb.engines.ray.files import Copies
 from xla_nb.engines.ray.host import HostNews, Part
