@@ -31,14 +31,15 @@ _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; c
 _NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
 
-class Cell:
-    """One program for a live rank, from its three file descriptors, which it closes.
+class Cell(Loaded):
+    """One program for a live rank, from its three file descriptors, which it closes. It runs in the
+    namespace of `group`, the program with which the rank has begun.
 
     `handed`: when it was handed over, by `time.monotonic()` of this host.
     """
 
-    def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
-        self._sender = Sender(socket.socket(fileno=events_fd))
+    def __init__(self, group: Loaded, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+        sender = Sender(socket.socket(fileno=events_fd))
         self._parcel = io.FileIO(parcel_fd)
         #: The module once it holds everything that the notebook has sent.
         self._before: dict[str, object] | None = None
@@ -46,7 +47,8 @@ class Cell:
             order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
         finally:
             os.close(order_fd)
-        self._request, self.handed = order.request, order.at
+        super().__init__(order.request, sender, group.namespace, group.table, own=group.own)
+        self.handed = order.at
         assert order.request.turn is not None
         self.turn = order.request.turn
 
@@ -54,75 +56,67 @@ class Cell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._sender.sock.close()
+        self.sender.sock.close()
         self._parcel.close()
-
-    def program(self, group: Loaded) -> Loaded:
-        """The program, not opened yet; it runs in the group's module."""
-        return Loaded(self._request, self._sender, group.namespace, group.table, own=group.own)
 
     def tell_if_not_open(self, rank: int, why: str = "") -> None:
         """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
         Called where interrupts are no longer raised: one may have prevented opening."""
         if self._before is None:
-            self._sender.send(events.NotOpened(rank=rank, why=why))
+            self.sender.send(events.NotOpened(rank=rank, why=why))
 
-    def open(self, program: Loaded, definitions: Definitions) -> None:
+    def open(self, definitions: Definitions) -> None:
         """Open the notebook's values in the module; `definitions` are those sent before.
         Raises Unopened, and what importing modules raises."""
-        table = ModuleMap.parse(program.request.table)
-        program.table.sources.update(table.sources)  # keeps those of earlier cells
-        program.table = replace(table, sources=program.table.sources)
-        namespace = program.namespace
-        _extend_path(program.request.sys_path)
+        table = ModuleMap.parse(self.request.table)
+        self.table.sources.update(table.sources)  # keeps those of earlier cells
+        self.table = replace(table, sources=self.table.sources)
+        _extend_path(self.request.sys_path)
         notices: list[str] = []
         imports = [name for name in table.imports if name not in sys.modules]
         with self._parcel as parcel:
             if imports or os.fstat(parcel.fileno()).st_size:
                 with unmoved(lives=True):
-                    notices = self._open_parcel(program, imports, definitions)
+                    notices = self._open_parcel(imports, definitions)
         for text in notices:
-            self._sender.send(events.Notice(text=text))
+            self.sender.send(events.Notice(text=text))
         for text in take_notices():
-            self._sender.send(events.Notice(text=text, once=True))
-        for name in self.turn.remote - program.own:  # bound by another rank: drop the old value
-            namespace.pop(name, None)
+            self.sender.send(events.Notice(text=text, once=True))
+        for name in self.turn.remote - self.own:  # bound by another rank: drop the old value
+            self.namespace.pop(name, None)
         for label, source in table.sources.items():
             loader.remember(label, source)
-        self._before = dict(namespace)
+        self._before = dict(self.namespace)
 
-    def _open_parcel(
-        self, program: Loaded, imports: Sequence[str], definitions: Definitions
-    ) -> list[str]:
+    def _open_parcel(self, imports: Sequence[str], definitions: Definitions) -> list[str]:
         """Import modules and open the values sent. Returns notices for the user."""
-        namespace = program.namespace
         definitions.there = sys.modules.keys() | ()
         for name in imports:
             importlib.import_module(name)
         if not os.fstat(self._parcel.fileno()).st_size:
             return []
         # The notebook may have packed this before it knew what the rank has bound.
-        rank_names = self.turn.remote | program.own
-        before = dict(namespace)
-        sent = Parcel(self._parcel.fileno()).open(namespace, table=definitions, but=rank_names)
-        return _former_notices(before, namespace, sent.keys() - rank_names, program.own)
+        rank_names, before = self.turn.remote | self.own, dict(self.namespace)
+        parcel = Parcel(self._parcel.fileno())
+        sent = parcel.open(self.namespace, table=definitions, but=rank_names)
+        return _former_notices(before, self.namespace, sent.keys() - rank_names, self.own)
 
-    def tell_names(self, program: Loaded, rank: int) -> None:
+    def tell_names(self, rank: int) -> None:
         """Report to the notebook which names of the module the program has bound or deleted."""
         if self._before is None:
             return
-        before, now = self._before, program.namespace
-        rebound = program.bound
-        bound = [n for n, value in now.items() if n in rebound or before.get(n, self) is not value]
+        before, now = self._before, self.namespace
+        changed = {name for name, value in now.items() if before.get(name, self) is not value}
+        bound = changed | (self.bound & now.keys())
         deleted = before.keys() - now.keys()
         self._before = None
-        program.own.update(name for name in bound if isinstance(name, str))
-        program.own.difference_update(deleted)
+        self.own.update(name for name in bound if isinstance(name, str))
+        self.own.difference_update(deleted)
         for names in _in_chunks(bound):
             imported = {name: path for name in names if (path := imported_as(now[name]))}
-            self._sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
+            self.sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
         for names in _in_chunks(deleted):
-            self._sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
+            self.sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
 
 
 def _former_notices(
@@ -165,10 +159,10 @@ def _is_cell_name(name: str) -> bool:
     return name.isidentifier() and len(name) <= _LONGEST
 
 
-def following(line: socket.socket) -> Cell | None:
+def following(line: socket.socket, group: Loaded) -> Cell | None:
     """Wait for and return the next program; None if there will be no more."""
     message, fds = channel.take(line, 16, 3)
-    return Cell(*fds) if message else None
+    return Cell(group, *fds) if message else None
 
 
 def connect(control: socket.socket, rank: int) -> socket.socket:

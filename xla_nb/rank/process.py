@@ -220,7 +220,7 @@ def _run_cells(
                 _run_cell(job, cell, rank, info, definitions)
                 idle.start()
             else:
-                _open_values(job, cell, rank, definitions)
+                _open_values(cell, rank, definitions)
 
 
 def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | None:
@@ -237,14 +237,14 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | N
             message = f"A signal handler raised {untrusted.name_of(type(error))}"
             job.program.tell(rank, f"{message} while rank {rank} was idle.")
         else:
-            return cells.following(line)
+            return cells.following(line, job.program)
 
 
-def _open_values(job: Inherited, cell: cells.Cell, rank: int, definitions: Definitions) -> None:
+def _open_values(cell: cells.Cell, rank: int, definitions: Definitions) -> None:
     """Open the values of a program that other ranks run."""
     why = ""
     try:
-        cell.open(cell.program(job.program), definitions)
+        cell.open(definitions)
     except BaseException as error:
         why = f"{untrusted.message_of(error)}"
     cell.tell_if_not_open(rank, why)
@@ -254,30 +254,27 @@ def _run_cell(
     job: Inherited, cell: cells.Cell, rank: int, info: RankInfo, definitions: Definitions
 ) -> None:
     """Run one program of a live rank in its persistent namespace."""
-    program = cell.program(job.program)
 
     def begin() -> RankInfo:
         job.runtime.begin(cell.turn.number, cell.turn.members)
         if job.struck >= cell.handed:  # meant for this program, or late for the previous one
-            _report_start(program, rank, info)
-        cell.open(program, definitions)
+            _report_start(cell, rank, info)
+        cell.open(definitions)
         return info
 
     try:
-        _log_to(program, rank)
-        _run(job, program, rank, begin)
+        _log_to(cell, rank)
+        _run(job, cell, rank, begin)
     finally:
         cell.tell_if_not_open(rank)
         if job.lock.let_go():
-            program.tell(
-                rank,
-                f"Rank {rank} finished the cell while holding `lock`; it has been released.",
-            )
-        cell.tell_names(program, rank)
+            text = f"Rank {rank} finished the cell while holding `lock`; it has been released."
+            cell.tell(rank, text)
+        cell.tell_names(rank)
         mend()
         flush()
         _log_to(job.program, rank)
-        program.sender.send(events.RankLeft(rank=rank))
+        cell.sender.send(events.RankLeft(rank=rank))
 
 
 def _register(job: Inherited, program: Loaded, rank: int) -> RankInfo:

@@ -6,12 +6,11 @@ Nothing is started. test_cluster.py uses a real Ray.
 from __future__ import annotations
 
 import asyncio
-import platform
 import sys
 import types
 
 from xla_nb.engines.ray.driver import Launch
-from xla_nb.engines.ray.host import About, HostNews, version
+from xla_nb.engines.ray.host import About, HostNews, software
 from xla_nb.engines.ray.placement import ActorGroup, Wish
 from xla_nb.messages import events
 from xla_nb.messages.orders import Request
@@ -26,8 +25,7 @@ def about(number=1, **changes):
         "hostname": f"m{number}",
         "address": f"10.0.0.{number}",
         "node": f"n{number}",
-        "python": platform.python_version(),
-        "version": version(),
+        "software": software(),
         "chips": 0,
         "environ": {},
         **changes,
@@ -45,12 +43,12 @@ def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1", **options):
     return Launch(wish or a_wish(), request, {}, {}, sock, parcel)
 
 
-def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpus=False):
+def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None):
     """A group of placed hosts: these actors, named m0, m1, ..."""
     abouts = abouts or [about(number) for number in range(len(actors))]
     bundles = [takes or {"CPU": 1.0}] * len(actors)
     machines = [Host(each.address, each.hostname, each.environ) for each in abouts]
-    return ActorGroup(hosts, slices, None, bundles, list(actors), machines, among_tpus)
+    return ActorGroup(a_wish(hosts, slices), None, bundles, list(actors), machines)
 
 
 class Actor:

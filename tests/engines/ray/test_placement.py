@@ -281,8 +281,7 @@ def test_placement_that_times_out_is_rejected(ray, hosts):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (about(2, python="3.1.0"), r"m2 has Python 3.1.0 with xla_nb \S+, but the notebook has"),
-        (about(2, version="0.0.1"), "with xla_nb 0.0.1, but the notebook has"),
+        (about(2, software="Python 3.1"), r"m2 has Python 3.1, but the notebook has Python 3"),
         (ImportError("No module named 'xla_nb'"), "The cluster's hosts cannot import xla_nb"),
     ],
 )
@@ -338,18 +337,7 @@ def test_closing_releases_all_hosts(ray):
     assert ray.removed == [1, 2]
 
 
-# ---------------------------------------------------------------- wishes a group serves
-
-
-def pod(**wish):
-    return a_group(
-        Actor(), abouts=[about(chips=4)], hosts=1, takes={"TPU": 4.0}, among_tpus=True, **wish
-    )
-
-
-@pytest.mark.parametrize("slices", [None, 1, 2])
-def test_simulated_hosts_serve_any_number_of_slices(slices):
-    assert a_group(Actor(), Actor(), hosts=2).serves(a_wish(2, slices))
+# ---------------------------------------------------------------- positions in slices
 
 
 def test_slices_of_unequal_size_are_rejected():
@@ -357,19 +345,9 @@ def test_slices_of_unequal_size_are_rejected():
         a_group(Actor(), Actor(), Actor()).seats(2)
 
 
-@pytest.mark.parametrize(
-    ("wish", "served"),
-    [(a_wish(1, 1), True), (a_wish(1, None), False), (a_wish(1, 1, cpu=True), False)],
-)
-def test_pod_hosts_serve_only_the_slices_they_were_placed_for(wish, served):
-    assert pod(slices=1).serves(wish) is served
-
-
-def test_simulated_hosts_on_a_pod_serve_only_cpu_launches_and_ignore_its_worker_numbers():
+def test_simulated_hosts_on_a_pod_ignore_its_worker_numbers():
     preset = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}
-    group = a_group(Actor(), abouts=[about(chips=4, environ=preset)], hosts=1, among_tpus=True)
-    assert group.serves(a_wish(1, cpu=True))
-    assert not group.serves(a_wish(1))
+    group = a_group(Actor(), abouts=[about(chips=4, environ=preset)], hosts=1)
     assert [seat.worker for seat in group.seats(None)] == [0]
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.host import About, HostActor, version
+from xla_nb.engines.ray.host import About, HostActor, software
 from xla_nb.errors import LaunchError
 from xla_nb.topology.slices import WORKER, Host, Seat, seats
 from xla_nb.wording import several
@@ -171,41 +170,27 @@ def _only(number: int) -> str:
 @dataclass
 class Wish:
     """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: it
-    wants no TPU."""
+    wants no TPU. Equal wishes may get the same hosts."""
 
     hosts: int | None
     slices: int | None
-    wait: float
-    tell: Callable[[str], None]
+    wait: float = field(compare=False)
+    tell: Callable[[str], None] = field(compare=False)
     cpu: bool
 
 
 @dataclass
 class ActorGroup:
-    """Placed hosts with an actor on each, held across launches. `hosts` and `slices` are those of
-    the wish; `among_tpus`: the cluster has TPUs."""
+    """Placed hosts with an actor on each, held for later launches with the same wish."""
 
-    hosts: int | None
-    slices: int | None
+    wish: Wish
     placement: Any
     bundles: Sequence[Bundle]
     actors: list[Any]
     machines: list[Host]
-    among_tpus: bool = False
     runs: set[str] = field(default_factory=set)
     broken: bool = False
     used: float = field(default_factory=time.monotonic)
-
-    def serves(self, wish: Wish) -> bool:
-        """True if these hosts fit the wish; simulated ones fit any number of slices."""
-        if self.broken or self.hosts != wish.hosts or (self.tpu and wish.cpu):
-            return False
-        return self.slices == wish.slices if self.tpu else wish.cpu or not self.among_tpus
-
-    @property
-    def tpu(self) -> bool:
-        """True if these are TPU VMs whose chips the run gets."""
-        return any("TPU" in bundle for bundle in self.bundles)
 
     @property
     def names(self) -> list[str]:
@@ -213,7 +198,8 @@ class ActorGroup:
 
     def seats(self, count: int | None) -> list[Seat]:
         """Assign the hosts to seats in so many slices. Raises UsageError."""
-        return seats(self.machines, count, pod=self.tpu)
+        pod = any("TPU" in bundle for bundle in self.bundles)
+        return seats(self.machines, count, pod=pod)
 
 
 class Cluster:
@@ -256,7 +242,7 @@ class Cluster:
         wish.tell("connecting to the Ray cluster …")
         await self._connect()
         for group in self._groups:
-            if group.serves(wish):
+            if group.wish == wish and not group.broken:
                 group.used = time.monotonic()
                 return group
         nodes, bundles = await self._wait_for_bundles(wish)
@@ -272,7 +258,7 @@ class Cluster:
         deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._await_answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
-            tpu = not wish.cpu and _has_tpus(nodes)
+            tpu = not wish.cpu and any(node.total.get("TPU") for node in nodes)
             try:
                 return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
             except Lacking as lacking:
@@ -307,9 +293,7 @@ class Cluster:
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
-        return ActorGroup(
-            wish.hosts, wish.slices, placement, bundles, actors, machines, _has_tpus(nodes)
-        )
+        return ActorGroup(wish, placement, bundles, actors, machines)
 
     async def release(self, group: ActorGroup) -> None:
         """End everything that runs on these hosts, and release them."""
@@ -329,10 +313,6 @@ class Cluster:
             for group in list(self._groups):
                 if not group.runs and time.monotonic() - group.used > IDLE:
                     await self.release(group)
-
-
-def _has_tpus(nodes: Iterable[Node]) -> bool:
-    return any(node.total.get("TPU") for node in nodes)
 
 
 def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
@@ -457,12 +437,10 @@ async def _introduced(
 def _check_versions(name: str, about: About) -> None:
     """Raise LaunchError unless the host has the same Python and xla_nb, as programs and values
     need."""
-    here = About("", "", "", platform.python_version(), version(), 0, {})
-    remote, local = (f"Python {host.python} with xla_nb {host.version}" for host in (about, here))
-    if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
+    if about.software != software():
         raise LaunchError(
-            f"{name} has {remote}, but the notebook has {local}. Install the same versions on the "
-            "cluster's hosts, in the environment that runs `ray start`."
+            f"{name} has {about.software}, but the notebook has {software()}. Install the same "
+            "versions on the cluster's hosts, in the environment that runs `ray start`."
         )
 
 
