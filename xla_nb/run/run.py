@@ -29,12 +29,13 @@ from xla_nb.record.files import Losses, Record
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
+from xla_nb.run.stopping import Ladder, in_words, left_running, may_take, note_places, unheard
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; also seconds that ranks have to
 #: stop before those that have not are named.
 STOP_PATIENCE = 1.0
+_REPEAT_DELAY = 0.8  # seconds until an interrupt that a rank did not report is repeated
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
 #: Seconds that live ranks have to become ready for the next program after one has ended.
@@ -44,8 +45,8 @@ _SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOW_TIMEOUT = 5.0  # seconds that a view in the background has to show the end
 _SIGTERM = (
-    "Sent SIGTERM to {}, which did not exit within {:g} s of the interrupt (--grace). Some finally "
-    "blocks may not have finished."
+    "Sent SIGTERM to {}{}, which did not exit within {:g} s of the interrupt (--grace). Some "
+    "finally blocks may not have finished."
 )
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
@@ -85,8 +86,7 @@ class Run(RecordedRun):
         self._trouble_at: float | None = None
         self._ladder = Ladder(group or name, engine, options.grace)
         self._stopped_at: float | None = None
-        self._staying: Staying | None = None  # set by the first stop
-        self._has_reported = False
+        self._has_reported = self._has_repeated = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: the record cannot be written.
@@ -194,15 +194,19 @@ class Run(RecordedRun):
             if not settled and not is_repeated:  # else only processes are left
                 if not (self._options.hang_stop and self.state.hang):  # its report says so
                     conclusions.conclude(self, self.label, conclusions.at_stop)
-                self._stopped_at, self._staying = now, Staying(weakref.proxy(self), now)
+                self._stopped_at = now
                 self.take(events.StopRequested(why=str(why)))
             staying = self._running()
             sent = self._climb(now, settled)
             if is_repeated and staying:
                 self._has_reported = True  # `may_take` would promise time that they do not have
-                where = in_words(self.state, staying, time.time())
-                message = f"sent {sent.name} to {ranks(staying)}{where and f' ({where})'}"
-                self.take(events.Notice(text=f"Stopped again: {message}."))
+                text = f"Stopped again: sent {sent.name} to {''.join(self._name_staying(staying))}."
+                self.take(events.Notice(text=text))
+
+    def _name_staying(self, staying: list[int]) -> tuple[str, str]:
+        """Ranks that do not stop, and where they are, in parentheses."""
+        where = in_words(self.state, staying, time.time())
+        return ranks(staying), where and f" ({where})"
 
     def stops_because(self, why: str) -> None:
         """Set the reason of a stop that its caller does not know. Stops nothing."""
@@ -222,8 +226,8 @@ class Run(RecordedRun):
         by_host = pids if some_run else None
         sent = self._ladder.next_signal(some_run)
         if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested says it
-            if self._staying is not None:
-                self._staying.note(rank.rank for rank in running)
+            if self._stopped_at is not None:
+                note_places(self, [rank.rank for rank in running])
             self.take(events.SignalSent(number=sent, of_group=of_group))
             self.before_force(self, sent)
         self._ladder.climb(now, self._feed, by_host)
@@ -346,27 +350,23 @@ class Run(RecordedRun):
         with self._stop_lock:  # another thread may be stopping the run again
             due = None if self._is_leaving else self._ladder.due
             if due is not None and now >= due:
-                staying, where = self._running(), ""
-                if self._staying is not None and staying:
-                    where = self._staying.with_stacks(staying)  # this notes their places too
+                staying = self._running()
                 if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
-                    sentence = _SIGTERM.format(ranks(staying), self._options.grace)
-                    self.take(events.Notice(text=f"{sentence}\n{where}"))
+                    text = _SIGTERM.format(*self._name_staying(staying), self._options.grace)
+                    self.take(events.Notice(text=text))
 
     def _handle_staying(self, now: float) -> None:
-        """Ask staying ranks where they are and report once that they stay; kill the ranks that have
-        not begun when all others have ended."""
+        """Interrupt staying ranks once more that have not reacted, and report once that they stay;
+        kill the ranks that have not begun when all others have ended."""
         assert self._stopped_at is not None
-        assert self._staying is not None
         staying = self._running()
         if not staying and not self._ladder.is_killing and not self._group:
             with self._stop_lock:
                 self._climb(now, self.state.settled)
             return
-        if staying and not self._ladder.is_killing:
-            self._staying.ask_if_due(now, self._ladder.due)
-            unheard = [self.state.ranks[n] for n in self._staying.unheard(now, staying)]
-            self._ladder.repeat(_by_host(unheard))
+        if staying and not self._has_repeated and now >= self._stopped_at + _REPEAT_DELAY:
+            self._has_repeated = True
+            self._ladder.repeat(_by_host(unheard(self, staying)))
         if now >= self._stopped_at + STOP_PATIENCE and not self._has_reported:
             self._has_reported = True
             if staying and self._options.grace > STOP_PATIENCE:

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
-from xla_nb.monitor import stacks
-from xla_nb.monitor.stacks import InProgress, Inquiry, alike
+from xla_nb.monitor.stacks import InProgress, alike
 from xla_nb.monitor.state import RankState, RunState
 from xla_nb.wording import listed, ranks
 
@@ -74,67 +73,27 @@ class Ladder:
 
 # ---------------------------------------------------------------- ranks that stay
 
-_ASK_DELAY = 0.3  # seconds from the interrupt until ranks are first asked where they are
-_REPEAT_DELAY = 0.8  # seconds until an interrupt that a rank did not report is repeated
-_ASK_LEAD = stacks.PATIENCE + 0.1  # seconds before they are killed, when they are asked again
-_MAX_LINES = 8  # lines of a stack
 _MAX_AGE = 2.0  # seconds for which the last place of a rank counts as current
 _MOST = 4  # places in one sentence
 
 
-class Staying:
-    """Places of ranks that do not stop. They are asked soon after the interrupt, and again in time
-    before they are ended by force, which never waits. The run was stopped at `stopped`, from
-    `time.monotonic()`, like `now`."""
+def unheard(run: InProgress, numbers: Iterable[int]) -> list[RankState]:
+    """Those of these ranks that reported no interrupt, although their programs have no SIGINT
+    handler."""
+    silent = [n for n in numbers if run.state.ranks[n].interrupted is None]
+    heeding = [n for n in silent if (sample := run.sample(n)) is not None and sample.heeds]
+    return [run.state.ranks[number] for number in heeding]
 
-    def __init__(self, run: InProgress, stopped: float) -> None:
-        self._run, self._stopped_at = run, stopped
-        self._asked_at = float("-inf")  # when the last inquiry was made
-        self._inquiry: Inquiry | None = None
-        self._has_repeated = False
 
-    def unheard(self, now: float, numbers: Iterable[int]) -> list[int]:
-        """Once, after enough time: those of these ranks that reported no interrupt, although their
-        programs have no SIGINT handler."""
-        if self._has_repeated or now < self._stopped_at + _REPEAT_DELAY:
-            return []
-        self._has_repeated = True
-        silent = [n for n in numbers if self._run.state.ranks[n].interrupted is None]
-        return [n for n in silent if (sample := self._run.sample(n)) is not None and sample.heeds]
-
-    def ask_if_due(self, now: float, due: float | None) -> None:
-        """Ask the ranks where they are, if it is time. `due`: time of the next signal, if any."""
-        if self._inquiry is None:
-            is_due = now >= self._stopped_at + _ASK_DELAY
-        else:
-            is_due = due is not None and self._asked_at < due - _ASK_LEAD <= now
-        if is_due:
-            self._asked_at, self._inquiry = now, Inquiry(self._run)
-
-    def note(self, numbers: Iterable[int]) -> None:
-        """Note where these ranks are, from samples newer than their own answers."""
-        for number in numbers:
-            rank, sample = self._run.state.ranks[number], self._run.sample(number)
-            if sample is None or rank.phase == "starting":
-                continue
-            if sample.at > (rank.located or 0.0) and rank.is_news(sample.at, sample.place):
-                stack = rank.stack if rank.place == sample.place else ""
-                event = events.RankAt(rank=number, place=sample.place, stack=stack, at=sample.at)
-                self._run.take(event)
-
-    def with_stacks(self, numbers: Iterable[int]) -> str:
-        """Lines with the places of these ranks and the innermost frames of their stacks; only the
-        stack if all are at one place."""
-        if self._inquiry is not None and self._inquiry.settled:
-            answers = self._inquiry.answers()
-        else:
-            self.note(numbers)
-            answers = {n: stacks.told(self._run.state.ranks[n]) for n in numbers}
-        known = stacks.grouped({n: answers[n] for n in numbers if n in answers})
-        groups = [stacks.short(group, _MAX_LINES) for group in known]
-        if len(groups) == 1 and groups[0].stack and not groups[0].note:
-            return groups[0].stack
-        return stacks.text(groups)
+def note_places(run: InProgress, numbers: Iterable[int]) -> None:
+    """Note where these ranks are by their samples, if that is news since the interrupt."""
+    for number in numbers:
+        rank, sample = run.state.ranks[number], run.sample(number)
+        if sample is None or rank.phase == "starting":
+            continue
+        if sample.at > (rank.located or 0.0) and rank.is_news(sample.at, sample.place):
+            stack = rank.stack if rank.place == sample.place else ""
+            run.take(events.RankAt(rank=number, place=sample.place, stack=stack, at=sample.at))
 
 
 def in_words(state: RunState, numbers: Iterable[int], now: float) -> str:
