@@ -82,6 +82,7 @@ def start(
         with api.showing_waits() as on_wait:
             run = launch(program, live_options, engine, on_wait, ShownRun, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
+            group.compare = live_questions.look_for_drift
         api.keep(run)
         if shown and picture.kernel() is not None and api.default_view() != "none":
             show(group)
@@ -232,12 +233,10 @@ def _run(
     program = replace(program, notes=(*program.notes, *notes))
     with contextlib.ExitStack() as stack, loop.launching():
         with api.showing_waits() as on_wait:
-            run = group.launch(program, options, members, on_wait, ShownRun)
+            run = group.launch(program, options, members, on_wait)
         if replayed:
             played = Played(run.label, cell, options, members)
             run.at_end(functools.partial(group.remember, played))
-        if group.watch.names:
-            run.at_end(functools.partial(live_questions.look_for_drift, group))
         stack.callback(_report_effects, group, run, options)
         return api.shown(run, options, on_launch, tidies=group.number % _TIDY_EVERY == 0)
 

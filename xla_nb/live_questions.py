@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from xla_nb import ansi
 from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.messages import events
-from xla_nb.monitor import sentences, variable_comparison
+from xla_nb.monitor import variable_comparison
 from xla_nb.monitor.drift import DRIFT
 from xla_nb.program.build import build_question
 from xla_nb.program.rank_cell import RANK_NAMES
@@ -100,11 +100,7 @@ def look_for_drift(group: Group, run: Run) -> None:
         sentence = "; ".join(drift.sentence for drift in new)
         conclusion = events.Concluded(kind=DRIFT, sentence=sentence, ranks=ranks, wrong=True)
         run.append(conclusion)
-        newest = (one.ended for one in group.run.state.programs.newest if one.began.run == run.name)
-        if (ended := next(newest, None)) is not None:
-            headline, issue = sentences.headline(state), sentences.found(state)
-            group.run.take(replace(ended, headline=headline, found=issue))
-            group.run.take(conclusion)
+        group.run.take(conclusion)
 
 
 def completions(group: Group, before: str) -> Completions | None:

@@ -89,12 +89,6 @@ LAUNCHERS = {
 }
 
 
-@functools.cache
-def _replacements() -> list[Callable[..., Any]]:
-    """The replacements in this process, indexed by the numbers in functions' code."""
-    return []
-
-
 def launchers(*replacements: Callable[..., Any]) -> InPlace:
     """LAUNCHERS, each with its replacement."""
     pairs = zip(LAUNCHERS.values(), replacements, strict=True)
@@ -163,22 +157,14 @@ def _copy_code(function: types.FunctionType, source: Any) -> None:
 
 
 def _make_caller(instead: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose code calls `instead`, independent of its globals."""
+    """A function whose code calls `instead`, which is one of its constants: the code runs with the
+    globals of another module."""
 
     def call(*args, **kwargs):  # type: ignore[no-untyped-def]
-        from xla_nb.patching import instead_of
+        instead = "the replacement"
+        return instead(*args, **kwargs)  # type: ignore[operator]
 
-        return instead_of("its number")(*args, **kwargs)
-
-    if instead not in (replacements := _replacements()):
-        replacements.append(instead)
-    numbers = {"its number": replacements.index(instead)}
-    constants = tuple(numbers.get(constant, constant) for constant in call.__code__.co_consts)
-    call.__code__ = call.__code__.replace(co_consts=constants)
+    constants: Any = {"the replacement": instead}
+    consts = tuple(constants.get(constant, constant) for constant in call.__code__.co_consts)
+    call.__code__ = call.__code__.replace(co_consts=consts)
     return call
-
-
-def instead_of(number: Any) -> Callable[..., Any]:
-    """The replacement that functions with this number in their code call."""
-    replacement: Callable[..., Any] = _replacements()[number]
-    return replacement

@@ -192,7 +192,7 @@ class ProgramBegan(Event):
 class ProgramEnded(Event):
     """All ranks of a program of live ranks have ended it; `headline` says how, unless the ranks
     themselves ended. `elapsed` are the seconds that its run reports (None: the time since
-    ProgramBegan); `found` is a problem despite success. Sent again if one is found later."""
+    ProgramBegan); `found` is a problem despite success."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]

@@ -11,7 +11,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
@@ -67,8 +67,10 @@ class Group:
              that did
     sent     values of the notebook that they were sent
     history  the programs that succeeded, oldest first
-    watch    the variables that are compared after each cell
+    watch    the variables that are compared after each cell, by `compare`
     """
+
+    compare: Callable[[Group, Run], None]
 
     def __init__(
         self,
@@ -153,8 +155,7 @@ class Group:
         program: Program,
         options: Options,
         members: tuple[int, ...] | None,
-        on_wait: OnWait = lambda seconds, what: None,
-        kind: type[Run] = Run,
+        on_wait: OnWait,
     ) -> Run:
         """Run a program on `members`, by default all ranks. Returns its run immediately, or after
         the answer to a question that the ranks are being asked.
@@ -165,7 +166,7 @@ class Group:
         with self._asks, self._turn_lock:
             self.check(chosen)
             program = replace(program, notes=(*program.notes, *self._notices_of_both(program.both)))
-            run = self._launch(program, options, chosen, on_wait, kind)
+            run = self._launch(program, options, chosen, on_wait)
             number = self.number
             self.sent.confirm()
             event = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
@@ -198,7 +199,6 @@ class Group:
         options: Options,
         chosen: tuple[int, ...],
         on_wait: OnWait = lambda seconds, what: None,
-        kind: type[Run] = Run,
         *,
         asks: bool = False,
     ) -> Run:
@@ -208,6 +208,7 @@ class Group:
         turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
         rank_options = replace(options, n=len(chosen))
         folder: Folder | Record = "parts" if asks else self.run.record
+        kind = type(self.run)
         run = launch(program, rank_options, self._engine, on_wait, kind, turn=turn, folder=folder)
         self._question = run if asks else self._question
         self._programs[run] = chosen
@@ -334,6 +335,9 @@ class Group:
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
+        del self._programs[run]
+        if self.watch.names:
+            self.compare(self, run)
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
         end_event = events.ProgramEnded(
@@ -344,7 +348,7 @@ class Group:
             found=sentences.found(run.state),
         )
         self.run.take(end_event)
-        self._remove_program(run)
+        self._start_timer()
 
     def _remove_program(self, run: Run) -> None:
         del self._programs[run]
