@@ -12,7 +12,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import Turn
-from xla_nb.rank.cells import connect, following
+from xla_nb.rank.process import connect
 
 
 class Job:
@@ -135,14 +135,14 @@ def test_program_ends_with_the_job_of_its_ranks(job):
 def test_ranks_that_have_just_connected_receive_the_end(job):
     started = job(2)
     started.end()
-    assert [following(line, None) for line in started.lines] == [None, None]
+    assert [channel.take(line, 16) for line in started.lines] == [(b"", [])] * 2
 
 
 def test_rank_that_connects_after_the_end_receives_it(job):
     started = job(0)
     started.end()
     started.lines.append(connect(started.control, 0))
-    assert following(started.lines[0], None) is None
+    assert channel.take(started.lines[0], 16) == (b"", [])
 
 
 def test_program_is_rejected_if_a_busy_rank_has_too_many_unread(job):

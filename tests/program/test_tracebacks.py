@@ -148,7 +148,7 @@ TOLD = {
         ],
     ),
     "an error of xla_nb without its frames": (
-        "from xla_nb.rank.shell import RankShell\ndef f():\n"
+        "from xla_nb.rank.loader import RankShell\ndef f():\n"
         "    RankShell().run_line_magic('timeit', 'x')",
         "UsageError",
         3,

@@ -9,15 +9,15 @@ import time
 
 import pytest
 
-from xla_nb.rank import blocking
-from xla_nb.rank.blocking import Standstill
+from xla_nb.rank import meter
+from xla_nb.rank.meter import Standstill
 
 SECONDS = 0.3
 
 
 @pytest.fixture(autouse=True)
 def cells_are_not_ours(monkeypatch):
-    monkeypatch.setattr(blocking, "_OURS", "/nowhere/")
+    monkeypatch.setattr(meter, "_OURS", "/nowhere/")
 
 
 def detect(act, every=0.02):
@@ -165,7 +165,7 @@ def test_function_returning_during_the_look_is_not_kept_alive(monkeypatch):
         found.append(gone.wait(2))
         return []
 
-    monkeypatch.setattr(blocking, "_names", read)
+    monkeypatch.setattr(meter, "_names", read)
     detect(act)
     assert found[0]
 

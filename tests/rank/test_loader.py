@@ -16,7 +16,7 @@ from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.build import future_flags
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
-from xla_nb.rank.shell import RankShell
+from xla_nb.rank.loader import RankShell
 from xla_nb.record.files import lines
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.errors import UsageError
-from xla_nb.rank.shell import RankShell
+from xla_nb.rank.loader import RankShell
 
 
 def line_magic(name: str, line: str = "") -> str:
@@ -31,7 +31,7 @@ def test_command_writes_to_stdout_and_stderr_of_the_rank(capfd):
 
 def test_output_of_print_and_commands_stays_in_order():
     source = "print('one'); RankShell().system('echo two'); print('three')"
-    source = f"from xla_nb.rank.shell import RankShell; {source}"
+    source = f"from xla_nb.rank.loader import RankShell; {source}"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", source]
     process = subprocess.run(command, env=env, capture_output=True, check=True)

@@ -1,6 +1,6 @@
 """IPython's syntax (`!command`, `%magic`) in code that will run on ranks.
 
-A rank has no IPython. `rank.shell` runs what can work the same there, magics that only configure
+A rank has no IPython. `rank.loader` runs what can work the same there, magics that only configure
 the notebook are skipped with a note, and others are refused before anything starts. This module
 reads the plain calls to which IPython translates its syntax.
 """

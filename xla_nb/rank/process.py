@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
+import io
 import os
+import pickle
 import random
 import signal
 import socket
@@ -19,19 +22,27 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from xla_nb import untrusted
 from xla_nb.linux import die_with_parent, name_process
+from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
-from xla_nb.messages.orders import HostGroup
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.orders import HostGroup, Order
 from xla_nb.pickling import code_facts
 from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling.parcel import Parcel
+from xla_nb.pickling.rebuild import take_notices
+from xla_nb.process_state.settings import unmoved
 from xla_nb.program import tracebacks
-from xla_nb.rank import cells, entries, loader, loading, reporting
+from xla_nb.program.imports import imported_as
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.program.rank_cell import PREDEFINED
+from xla_nb.rank import entries, loader, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.preview import numbers, short_repr
@@ -40,6 +51,7 @@ from xla_nb.record.output import capture, flush, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.stopwatch import Stopwatch
+from xla_nb.wording import listed
 
 
 @dataclass
@@ -163,6 +175,146 @@ def _interrupt(job: Inherited) -> None:
         raise KeyboardInterrupt
 
 
+# ---------------------------------------------------------------- programs of a live rank
+
+_FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
+_NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
+
+
+class Cell(Loaded):
+    """One program for a live rank, from its three file descriptors, which it closes. It runs in the
+    namespace of `group`, the program with which the rank has begun.
+
+    `handed`: when it was handed over, by `time.monotonic()` of this host.
+    """
+
+    def __init__(self, group: Loaded, events_fd: int, parcel_fd: int, order_fd: int) -> None:
+        sender = Sender(socket.socket(fileno=events_fd))
+        self._parcel = io.FileIO(parcel_fd)
+        #: The module once it holds everything that the notebook has sent.
+        self._before: dict[str, object] | None = None
+        try:
+            order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
+        finally:
+            os.close(order_fd)
+        super().__init__(order.request, sender, group.namespace, group.table, own=group.own)
+        self.handed = order.at
+        assert order.request.turn is not None
+        self.turn = order.request.turn
+
+    def close(self) -> None:
+        self.sender.sock.close()
+        self._parcel.close()
+
+    def tell_if_not_open(self, rank: int, why: str = "") -> None:
+        """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
+        Called where interrupts are no longer raised: one may have prevented opening."""
+        if self._before is None:
+            self.sender.send(events.NotOpened(rank=rank, why=why))
+
+    def open(self, definitions: Definitions) -> None:
+        """Open the notebook's values in the module; `definitions` are those sent before.
+        Raises Unopened, and what importing modules raises."""
+        table = ModuleMap.parse(self.request.table)
+        self.table.sources.update(table.sources)  # keeps those of earlier cells
+        self.table = replace(table, sources=self.table.sources)
+        _extend_path(self.request.sys_path)
+        notices: list[str] = []
+        imports = [name for name in table.imports if name not in sys.modules]
+        with self._parcel as parcel:
+            if imports or os.fstat(parcel.fileno()).st_size:
+                with unmoved(lives=True):
+                    notices = self._open_parcel(imports, definitions)
+        for text in notices:
+            self.sender.send(events.Notice(text=text))
+        for text in take_notices():
+            self.sender.send(events.Notice(text=text, once=True))
+        for name in self.turn.remote - self.own:  # bound by another rank: drop the old value
+            self.namespace.pop(name, None)
+        for label, source in table.sources.items():
+            loader.remember(label, source)
+        self._before = dict(self.namespace)
+
+    def _open_parcel(self, imports: Sequence[str], definitions: Definitions) -> list[str]:
+        """Import modules and open the values sent. Returns notices for the user."""
+        definitions.there = sys.modules.keys() | ()
+        for name in imports:
+            importlib.import_module(name)
+        if not os.fstat(self._parcel.fileno()).st_size:
+            return []
+        # The notebook may have packed this before it knew what the rank has bound.
+        rank_names, before = self.turn.remote | self.own, dict(self.namespace)
+        parcel = Parcel(self._parcel.fileno())
+        sent = parcel.open(self.namespace, table=definitions, but=rank_names)
+        return _former_notices(before, self.namespace, sent.keys() - rank_names, self.own)
+
+    def tell_names(self, rank: int) -> None:
+        """Report to the notebook which names of the module the program has bound or deleted."""
+        if self._before is None:
+            return
+        before, now = self._before, self.namespace
+        changed = {name for name, value in now.items() if before.get(name, self) is not value}
+        bound = changed | (self.bound & now.keys())
+        deleted = before.keys() - now.keys()
+        self._before = None
+        self.own.update(name for name in bound if isinstance(name, str))
+        self.own.difference_update(deleted)
+        for names in _in_chunks(bound):
+            imported = {name: path for name in names if (path := imported_as(now[name]))}
+            self.sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
+        for names in _in_chunks(deleted):
+            self.sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
+
+
+def _former_notices(
+    before: Mapping[str, object], now: Mapping[str, object], sent: Set[str], own: Set[str]
+) -> list[str]:
+    """Notices for the rank's `own` values that share data with old values which the notebook has
+    `sent` anew and no longer has."""
+    former = {n for n in filter(_is_cell_name, sent & before.keys()) if before[n] is not now[n]}
+    if not (former and own):
+        return []
+    sent_parts = sharing.held([now[name] for name in sent])
+    old_parts = {name: sharing.held([before[name]]) - sent_parts for name in sorted(former)}
+    notices: list[str] = []
+    for name in sorted(filter(_is_cell_name, own & now.keys())) if any(old_parts.values()) else ():
+        data = sharing.held([now[name]])
+        if shared := [f"`{old}`" for old, parts in old_parts.items() if not data.isdisjoint(parts)]:
+            notices.append(_FORMER.format(name, listed(shared)))
+    return notices
+
+
+def _in_chunks(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
+    """The names that the cell has bound, sorted, in chunks that fit one event."""
+    selected = sorted(name for name in names if isinstance(name, str) and _is_cell_name(name))
+    for start in range(0, len(selected), _NAMES_PER_EVENT):
+        yield tuple(selected[start : start + _NAMES_PER_EVENT])
+
+
+def _extend_path(folders: Sequence[str]) -> None:
+    """Add folders that the notebook has added to `sys.path`, at the same positions."""
+    for position, folder in enumerate(folders):
+        if folder not in sys.path:
+            sys.path.insert(position, folder)
+            importlib.invalidate_caches()
+
+
+def _is_cell_name(name: str) -> bool:
+    """Whether a cell has bound the name, and code can use it."""
+    if name.startswith(("__", "_xla_nb")) or name in PREDEFINED:
+        return False
+    return name.isidentifier() and len(name) <= _LONGEST
+
+
+def connect(control: socket.socket, rank: int) -> socket.socket:
+    """Open the calling rank's line, over which it receives programs, and send the other end to the
+    process that starts them."""
+    own_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with other_end, contextlib.suppress(OSError):  # no receiver: the line has ended, then
+        socket.send_fds(control, [b"%d" % rank], [other_end.fileno()])
+    return own_end
+
+
 # ---------------------------------------------------------------- programs
 
 
@@ -182,7 +334,7 @@ def main(rank: int) -> None:
 def _run_live_rank(job: Inherited, control: socket.socket, rank: int) -> None:
     """Run the programs that a live rank receives, until there are no more."""
     try:
-        line = cells.connect(control, rank)
+        line = connect(control, rank)
         info = _register(job, job.program, rank)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, rank, error, _consequence(job, error)))
@@ -211,7 +363,7 @@ def _run_cells(
 ) -> None:
     definitions, handler = Definitions(), signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, rank)) is not None:
-        with cell:
+        with contextlib.closing(cell):
             if cell.turn.is_for(rank):
                 if not cell.turn.asks:
                     idle.stop()
@@ -223,7 +375,7 @@ def _run_cells(
                 _open_values(cell, rank, definitions)
 
 
-def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | None:
+def _next_cell(job: Inherited, line: socket.socket, rank: int) -> Cell | None:
     """Wait for the next program. An exception of a signal handler that a cell installed is
     reported, and only SystemExit ends the process."""
     while True:
@@ -237,10 +389,11 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | N
             message = f"A signal handler raised {untrusted.name_of(type(error))}"
             job.program.tell(rank, f"{message} while rank {rank} was idle.")
         else:
-            return cells.following(line, job.program)
+            message, fds = channel.take(line, 16, 3)
+            return Cell(job.program, *fds) if message else None
 
 
-def _open_values(cell: cells.Cell, rank: int, definitions: Definitions) -> None:
+def _open_values(cell: Cell, rank: int, definitions: Definitions) -> None:
     """Open the values of a program that other ranks run."""
     why = ""
     try:
@@ -251,7 +404,7 @@ def _open_values(cell: cells.Cell, rank: int, definitions: Definitions) -> None:
 
 
 def _run_cell(
-    job: Inherited, cell: cells.Cell, rank: int, info: RankInfo, definitions: Definitions
+    job: Inherited, cell: Cell, rank: int, info: RankInfo, definitions: Definitions
 ) -> None:
     """Run one program of a live rank in its persistent namespace."""
 
