@@ -389,8 +389,8 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> Cell | None:
             message = f"A signal handler raised {untrusted.name_of(type(error))}"
             job.program.tell(rank, f"{message} while rank {rank} was idle.")
         else:
-            message, fds = channel.take(line, 16, 3)
-            return Cell(job.program, *fds) if message else None
+            data, fds = channel.take(line, 16, 3)
+            return Cell(job.program, *fds) if data else None
 
 
 def _open_values(cell: Cell, rank: int, definitions: Definitions) -> None:
