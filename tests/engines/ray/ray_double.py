@@ -6,11 +6,12 @@ Nothing is started. test_cluster.py uses a real Ray.
 from __future__ import annotations
 
 import asyncio
+import platform
 import sys
 import types
 
 from xla_nb.engines.ray.driver import Launch
-from xla_nb.engines.ray.host import About, HostNews, software
+from xla_nb.engines.ray.host import About, HostNews, version
 from xla_nb.engines.ray.placement import ActorGroup, Wish
 from xla_nb.messages import events
 from xla_nb.messages.orders import Request
@@ -25,7 +26,8 @@ def about(number=1, **changes):
         "hostname": f"m{number}",
         "address": f"10.0.0.{number}",
         "node": f"n{number}",
-        "software": software(),
+        "python": platform.python_version(),
+        "version": version(),
         "chips": 0,
         "environ": {},
         **changes,

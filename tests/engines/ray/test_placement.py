@@ -281,7 +281,8 @@ def test_placement_that_times_out_is_rejected(ray, hosts):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (about(2, software="Python 3.1"), r"m2 has Python 3.1, but the notebook has Python 3"),
+        (about(2, python="3.1.0"), r"m2 has Python 3.1.0 with xla_nb \S+, but the notebook has"),
+        (about(2, version="0.0.1"), "with xla_nb 0.0.1, but the notebook has"),
         (ImportError("No module named 'xla_nb'"), "The cluster's hosts cannot import xla_nb"),
     ],
 )

@@ -6,7 +6,6 @@ numbered answer at a time; a lost answer is sent again.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -46,12 +45,14 @@ _RAY_VARIABLES = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 @dataclass(frozen=True)
 class About:
-    """A host's description: `node` is Ray's node id, `chips` the number of TPU chips."""
+    """A host's description: `node` is Ray's node id, `version` xla_nb's, `chips` the number of TPU
+    chips. A host with another version sends its own, so `python` and `version` must stay."""
 
     hostname: str
     address: str
     node: str
-    software: str
+    python: str
+    version: str
     chips: int
     environ: dict[str, str]
 
@@ -115,7 +116,8 @@ class HostActor:
             hostname=socket.gethostname(),
             address=self.address,
             node=self.node,
-            software=software(),
+            python=platform.python_version(),
+            version=version(),
             chips=count_chips(),
             environ={
                 name: value
@@ -286,13 +288,12 @@ class _Running:
                 return
 
 
-def software() -> str:
-    """The versions on which programs and values depend: Python's, without its patch level, and the
-    installed one of xla_nb."""
-    python, installed = ".".join(platform.python_version_tuple()[:2]), "from source"
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        installed = importlib.metadata.version("xla_nb")
-    return f"Python {python} with xla_nb {installed}"
+def version() -> str:
+    """The installed version of xla_nb."""
+    try:
+        return importlib.metadata.version("xla_nb")
+    except importlib.metadata.PackageNotFoundError:
+        return "from source"
 
 
 def _path(paths: Iterable[str], host_paths: Iterable[str]) -> tuple[str, ...]:

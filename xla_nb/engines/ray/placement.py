@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.host import About, HostActor, software
+from xla_nb.engines.ray.host import About, HostActor, version
 from xla_nb.errors import LaunchError
 from xla_nb.topology.slices import WORKER, Host, Seat, seats
 from xla_nb.wording import several
@@ -437,10 +438,12 @@ async def _introduced(
 def _check_versions(name: str, about: About) -> None:
     """Raise LaunchError unless the host has the same Python and xla_nb, as programs and values
     need."""
-    if about.software != software():
+    here = About("", "", "", platform.python_version(), version(), 0, {})
+    remote, local = (f"Python {host.python} with xla_nb {host.version}" for host in (about, here))
+    if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
         raise LaunchError(
-            f"{name} has {about.software}, but the notebook has {software()}. Install the same "
-            "versions on the cluster's hosts, in the environment that runs `ray start`."
+            f"{name} has {remote}, but the notebook has {local}. Install the same versions on the "
+            "cluster's hosts, in the environment that runs `ray start`."
         )
 
 
