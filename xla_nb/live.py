@@ -36,7 +36,7 @@ from xla_nb.wording import listed, shortened
 from xla_nb.wording import ranks as numbered
 
 if TYPE_CHECKING:
-    from xla_nb.views.panel.group import GroupPanel
+    from xla_nb.views.panel.view import GroupPanel
 
 #: Options that describe live ranks (OF_GROUP), and options of the cells that they run (OF_CELL).
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
@@ -278,7 +278,7 @@ def show(group: Group) -> None:
     elif api.default_view() != "panel":
         _shown()[group.run.name] = StillGroup(group.run)
     else:
-        from xla_nb.views.panel.group import GroupPanel  # slow to import
+        from xla_nb.views.panel.view import GroupPanel  # slow to import
 
         panel = GroupPanel(group.run, functools.partial(_end, group, _BY_BUTTON))
         _shown()[group.run.name] = panel

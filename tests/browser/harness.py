@@ -17,8 +17,8 @@ from xla_nb.monitor.sentences import Trouble
 from xla_nb.record.sample import Sample
 from xla_nb.record.tail import LineBlock
 from xla_nb.views.observer import Lines
-from xla_nb.views.panel import messages, widget
-from xla_nb.views.panel.messages import PanelNews
+from xla_nb.views.panel import widget
+from xla_nb.views.panel.view import PanelNews, lines_message
 from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ def block(
 ) -> dict[str, Any]:
     """Lines of one stream, as in a news message."""
     clean = [ansi.clean(line) for line in lines]
-    return messages.lines(Lines(rank, stream, LineBlock(start, skipped, clean)))
+    return lines_message(Lines(rank, stream, LineBlock(start, skipped, clean)))
 
 
 #: The parts of a message that the kernel does not draw.

@@ -33,6 +33,7 @@ from xla_nb.views.snapshot import (
 from xla_nb.wording import exactly, lasting, several, size, took
 
 _LONGEST_REASON = 120  # characters of the reason for a stop
+_LONGEST_VERDICT = 900  # characters of the verdict of a hang report
 _T = TypeVar("_T", float, str)
 
 
@@ -57,6 +58,12 @@ def state(snapshot: Snapshot) -> style.Look:
 def title(snapshot: Snapshot) -> str:
     """The title of the run: the diagnosis if there is one, else the headline."""
     return snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
+
+
+def verdict(snapshot: Snapshot) -> str:
+    """The verdict of the hang report, unless the title has it."""
+    text = snapshot.hang.verdict if snapshot.hang else ""
+    return "" if text in title(snapshot) else cut(text, _LONGEST_VERDICT)
 
 
 def gap(snapshot: Snapshot) -> str:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.kernel import Notebook
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
-from xla_nb.views.panel.messages import PanelNews
+from xla_nb.views.panel.view import PanelNews
 from xla_nb.views.snapshot import Card, Diagnosis, Series, Snapshot
 
 # ---------------------------------------------------------------- messages to the page

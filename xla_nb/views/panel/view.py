@@ -8,21 +8,23 @@ in `draw`. Only Stop takes effect at once, because the drawing thread may be wai
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from xla_nb import ansi
 from xla_nb.monitor.stacks import Inquiry
 from xla_nb.record import tail
 from xla_nb.run.run import Run
-from xla_nb.views import picture
-from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, View, slot
-from xla_nb.views.observer import Observer
-from xla_nb.views.panel import messages
+from xla_nb.views import facts, picture
+from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, Guarded, View, slot
+from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.panel.widget import Page, uplot
-from xla_nb.views.rendering import html
-from xla_nb.views.snapshot import STREAMS
+from xla_nb.views.rendering import figures, html
+from xla_nb.views.rendering.tags import coloured
+from xla_nb.views.snapshot import STREAMS, Snapshot
 
 _BEAT = 0.05  # seconds between messages
 #: Seconds between reads of samples and figures, and between drawings of charts, for up to _FEW
@@ -31,6 +33,7 @@ _FEW, _SAMPLE, _CHARTS = 128, 0.25, 1.0
 _SAVE, _FIRST_SAVE = 10.0, 2.0  # seconds between saved snapshots, and until the first
 _BUDGET = 500  # approximate lines of output per message
 _MAX_LINES = 1000  # maximum lines per request of the page
+_LONGEST = 4000  # characters of a line on the page
 NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ class PanelView(View):
     def __init__(self, run: Run) -> None:
         self.run = run
         self._observer = Observer(run, notes=True)
-        self._news = messages.PanelNews()
+        self._news = PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
@@ -115,13 +118,13 @@ class PanelView(View):
             self._news.forget()
             self._due["charts"] = 0.0
             earlier = self._observer.read_before(_BUDGET)
-            message["before"] = [messages.lines(old) for old in earlier]
+            message["before"] = [lines_message(old) for old in earlier]
         output = self._observer.read(_BUDGET, self._focus)
         if whole or self._sample_if_due(now):
             charts = self._is_due("charts", now, _CHARTS * self._slowdown)
             message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
         if output:
-            message["lines"] = [messages.lines(new) for new in output]
+            message["lines"] = [lines_message(new) for new in output]
         self._has_charts &= not whole
         if not self._has_charts and "figures" in message:
             message["uplot"], self._has_charts = uplot(), True
@@ -223,7 +226,7 @@ class PanelView(View):
         block = tail.before(
             self.run.record.log(rank, stream), message["before"], min(_MAX_LINES, message["count"])
         )
-        self._send("earlier", **messages.earlier(message, block))
+        self._send("earlier", **_earlier_message(message, block))
 
 
 def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
@@ -231,3 +234,183 @@ def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> 
     handle = slot()
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle
+
+
+# ---------------------------------------------------------------- live ranks
+
+_GROUP_DELAY = 0.3  # seconds from an event to its message, so that a short cell takes only one
+_GROUP_BEAT = 0.5  # seconds between messages while a cell runs,
+_SETTLING = 1.5  # and for this long after an event,
+_IDLE_BEAT = 60.0  # and after that
+
+
+class GroupPanel(PanelView):
+    """Shows live ranks on the page: a thread draws them alongside the cells until they end.
+
+    While nothing runs, it sends nothing. It yields to cells: it reports on them only twice a
+    second, and not in their first moment.
+
+    shut_down  ends the ranks
+    """
+
+    def __init__(self, run: Run, shut_down: Callable[[], None]) -> None:
+        self._shut_down = shut_down
+        self._seen: object = None
+        self._saved_of: object = None
+        self._settled_at = 0.0
+        self._notice = ""  # a sentence naming the cell that shows the ranks now
+        super().__init__(run)
+
+    def follow(self) -> None:
+        """Draw in a separate thread, until the ranks have ended or are shown elsewhere."""
+        self._thread = threading.Thread(
+            target=self._follow, name=f"{self.run.name}-panel", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait until the panel shows the end. Returns whether it does."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def move(self, where: str) -> None:
+        """Stop showing the ranks here, because another cell shows them."""
+        self._notice = f"Moved to {where}."
+        with self.run.changed:
+            self.run.changed.notify_all()
+
+    def _follow(self) -> None:
+        view = Guarded(self.run, self)
+        while not self.run.done and not self._notice:
+            pause = view.draw()
+            with self.run.changed:
+                self.run.changed.wait_for(self._has_news, pause)
+        view.finish()
+
+    def finish(self) -> None:
+        self._leave_note() if self._notice else super().finish()
+
+    def _has_news(self) -> bool:
+        """Return whether there is something that `draw` has not seen."""
+        has_requests = not self._inbox.empty()
+        return self.run.done or bool(self._notice) or has_requests or self._mark() != self._seen
+
+    def _mark(self) -> object:
+        """A value that changes whenever there is news."""
+        state = self.run.state
+        programs = state.programs
+        phases = tuple(rank.phase for rank in state.ranks.values())
+        running = len(programs.running)
+        return phases, programs.count, running, len(state.notices), state.ending, state.stopping
+
+    def draw(self) -> float:
+        now, mark = time.monotonic(), self._mark()
+        if mark != self._seen:
+            self._seen = mark
+            self._settled_at = now + _SETTLING
+            self._due["beat"] = min(self._due["beat"], now + _GROUP_DELAY)
+            self._due["save"] = max(self._due["save"], self._settled_at)
+            self._due["charts"] = 0.0
+        return super().draw()
+
+    @property
+    def _beat(self) -> float:
+        state = self.run.state
+        starting = any(rank.phase == "starting" for rank in state.ranks.values())
+        is_running = bool(state.programs.running) or starting or not state.ranks
+        is_active = is_running or time.monotonic() < self._settled_at or self._inquiries
+        return _GROUP_BEAT if is_active else _IDLE_BEAT
+
+    def _save(self) -> None:
+        if self._seen != self._saved_of:
+            self._saved_of = self._seen
+            super()._save()
+
+    def _leave_note(self) -> None:
+        html = f'<div style="opacity:.75;font-size:12px">{self._notice}</div>'
+        self._saved.update(NOTHING, raw=True)
+        self._live.update({"text/html": html, "text/plain": self._notice}, raw=True)
+        self._close(html)
+
+    def _stop(self) -> None:
+        threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()
+
+
+# ---------------------------------------------------------------- news (docs/how-it-works.md)
+
+
+class PanelNews:
+    """Tracks what was sent to the page, to send only changes."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Any] = {}
+
+    def forget(self) -> None:
+        """Send everything again, because a page lacks some of it."""
+        self._sent = {}
+
+    def of(
+        self, snapshot: Snapshot, focus: int | None = None, *, charts: bool = True
+    ) -> dict[str, Any]:
+        """Return the changes since the last call, with `charts` only if requested. `focus` is the
+        rank selected on the page."""
+        data = {
+            "about": _about(snapshot) | {"focus": focus},
+            "ranks": [card.rank for card in snapshot.cards],
+        }
+        rendered = html.parts(snapshot, focus)
+        news: dict[str, Any] = {}
+        news |= {name: part for name, part in data.items() if self._is_news(name, part)}
+        if changed := {n: part for n, part in rendered.items() if self._is_news(f"part {n}", part)}:
+            news["parts"] = changed
+        series = snapshot.series if charts else ()
+        if new := [item for item in series if self._is_news(f"figure {item.name}", (item, focus))]:
+            news["figures"] = [figures.of_series(item, focus) for item in new]
+        return news
+
+    def _is_news(self, name: str, part: Any) -> bool:
+        previous, self._sent[name] = self._sent.get(name, ...), part
+        return bool(previous != part)
+
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    """Data that the page depends on. `marked`: the ranks that the title is about."""
+    live, diagnosis = snapshot.live, snapshot.diagnosis
+    has_failed = snapshot.ok is False
+    return {
+        "title": facts.cut(facts.title(snapshot), 600),
+        "level": diagnosis.level if diagnosis else "bad" if has_failed else "calm",
+        "marked": list(diagnosis.ranks) if diagnosis else [],
+        "over": snapshot.ended is not None,
+        "live": live is not None,
+        "stopping": snapshot.stopping,
+        "started": snapshot.started,
+        "cell": snapshot.cell,
+        "record": snapshot.record,
+        "unit": snapshot.unit,
+    }
+
+
+# ---------------------------------------------------------------- lines and answers
+
+
+def lines_message(new: Lines) -> dict[str, Any]:
+    """Message with new output of one stream."""
+    block = new.block
+    head = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
+    return head | _coloured(block.lines)
+
+
+def _earlier_message(request: dict[str, Any], block: tail.LineBlock) -> dict[str, Any]:
+    """Answer to a request for earlier lines. `first`: whether these are the first lines."""
+    head = {name: request[name] for name in ("request", "rank", "stream")}
+    clean = [ansi.clean(line) for line in block.lines]
+    return {**head, "start": block.start, "first": block.start == 0, **_coloured(clean)}
+
+
+def _coloured(clean: Sequence[str]) -> dict[str, Any]:
+    """Lines as HTML, and the size of each in the file, in bytes."""
+    return {
+        "lines": [coloured(line, _LONGEST) for line in clean],
+        "sizes": [len(line.encode()) + 1 for line in clean],
+    }

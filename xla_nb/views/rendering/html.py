@@ -8,20 +8,24 @@ pattern for each property; no `var()`, no `break-inside` but the older `page-bre
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.messages.events import StackGroup
+from xla_nb.messages.events import ProgramBegan, ProgramEnded, StackGroup
+from xla_nb.monitor.state import ProgramState
 from xla_nb.views import facts
-from xla_nb.views.rendering import bounds, cells, colours, figures, hang, log, ranks, returned
-from xla_nb.views.rendering.style import AMBER, EDGE, OTHERS, PHASES, RED, SANS
+from xla_nb.views.rendering import bounds, figures, log, ranks, returned
+from xla_nb.views.rendering.style import AMBER, EDGE, FAINT, FOUND, MONO, OTHERS, PHASES, RED, SANS
 from xla_nb.views.rendering.tags import (
     WHOLE,
+    at_least,
     bit,
     boxed,
     chip,
     code,
+    coloured,
     details,
     div,
     escaped,
@@ -29,16 +33,22 @@ from xla_nb.views.rendering.tags import (
     frame,
     gap,
     heading,
+    in_parts,
     mark,
     place,
     sentence,
+    table,
     unbroken,
+    uncoloured,
+    unseen,
 )
-from xla_nb.views.snapshot import Snapshot
+from xla_nb.views.snapshot import Live, Snapshot
 from xla_nb.wording import several
 
 _HEAD = 8_000  # maximum bytes of the head, without its folded content
 _STACK = 8_000  # bytes of one stack in a panel
+_STACKS = 24_000  # bytes of all stacks of a hang report in saved HTML
+_AMBER_BOX = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
 
 
 def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
@@ -46,7 +56,7 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
     is folded too, like everything that is not important at once."""
     status, table = _status(snapshot), ranks.as_html(snapshot) if snapshot.cards else ""
     is_live = snapshot.live is not None
-    group = [table, cells.as_html(snapshot.live)] if is_live else []
+    group = [table, _cells(snapshot.live)] if is_live else []
     folds = [
         (f"{snapshot.unit}s", "" if is_live else table),
         ("files", _files(snapshot)),
@@ -75,11 +85,11 @@ def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
         "title": sentence(_UNIT.sub("\\1\xa0\\2", facts.title(snapshot))),
         "about": _small_print(snapshot),
         "bar": ranks.bar(snapshot.bar) if snapshot.bar and snapshot.ok is None else "",
-        "errors": _troubles(snapshot) + hang.as_html(snapshot) + _notices(snapshot),
+        "errors": _troubles(snapshot) + _hang(snapshot) + _notices(snapshot),
         "counts": ranks.counts(snapshot),
         "ranks": ranks.as_news(snapshot) if snapshot.cards else "",
         "detail": ranks.detail(selected[0], snapshot) if selected else "",
-        "cells": cells.as_html(snapshot.live),
+        "cells": _cells(snapshot.live),
     }
 
 
@@ -102,14 +112,14 @@ def _about(parts: Sequence[str], snapshot: Snapshot) -> str:
 
 def stacks(groups: Sequence[StackGroup]) -> str:
     """Render the stacks of ranks, those with the same stack together."""
-    return "".join(hang.group(group, _STACK) for group in groups)
+    return "".join(_stack(group, _STACK) for group in groups)
 
 
 def _status(snapshot: Snapshot) -> str:
     """Errors, progress, hang report and notices."""
     bar = [ranks.bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     sections = [_troubles(snapshot), _whereabouts(snapshot), *bar]
-    return "".join([*sections, hang.as_html(snapshot), _notices(snapshot)])
+    return "".join([*sections, _hang(snapshot), _notices(snapshot)])
 
 
 def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
@@ -156,12 +166,11 @@ def _notices(snapshot: Snapshot) -> str:
     """Show notices of a run that may have failed; otherwise they are folded in the head."""
     if snapshot.ok or not snapshot.notices:
         return ""
-    style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
-    return div(style, _notes(snapshot))
+    return div(_AMBER_BOX, _notes(snapshot))
 
 
 def _troubles(snapshot: Snapshot) -> str:
-    groups, note = bounds.troubles(snapshot, colours.coloured)
+    groups, note = bounds.troubles(snapshot, coloured)
     html = [
         _trouble(group, not number and not group.trouble.follows)
         for number, group in enumerate(groups)
@@ -205,3 +214,84 @@ def _whereabouts(snapshot: Snapshot) -> str:
     items = "".join(f'<li style="margin:0">{line}</li>' for line in lines)
     style = "list-style:none;margin:2px 0;padding:0;font-size:12px"
     return f'<ul style="{style}">{items}</ul>' if items else ""
+
+
+# ---------------------------------------------------------------- hang report
+
+
+def _hang(snapshot: Snapshot) -> str:
+    """The verdict of a hang report, with the stacks folded below it."""
+    hang = snapshot.hang
+    if hang is None:
+        return ""
+    time = faint(f"(reported at {facts.clock(hang.at)})")
+    room = _STACKS // max(1, sum(bool(stack_group.stack) for stack_group in hang.groups))
+    groups = [_stack(stack_group, room) for stack_group in hang.groups]
+    stacks = details("Where each rank was", "".join(groups), False) if groups else ""
+    return div(_AMBER_BOX, f"<b>hang</b> {escaped(facts.verdict(snapshot), 1000)} {time}", stacks)
+
+
+def _stack(stack_group: StackGroup, room: int) -> str:
+    """Render ranks with the same stack, in `room` bytes."""
+    at = f" {faint('at')} {place(stack_group.place)}" if stack_group.place else ""
+    note = f" {faint(escaped(stack_group.note))}" if stack_group.note else ""
+    heading = div("margin-top:4px", f"<b>{wording.ranks(stack_group.ranks)}</b>{at}{note}")
+    if not stack_group.stack:
+        return heading
+    stack = bounds.bounded(stack_group.stack.split("\n"), room, uncoloured)
+    return heading + boxed(stack.lines(gap), AMBER)
+
+
+# ---------------------------------------------------------------- cells of live ranks
+
+
+_NEWEST = 6  # rows shown unfolded
+_OUTCOME = "outcome"
+_TITLES = ("", "cell", "ranks", _OUTCOME, "took", "started")
+_LONGEST_OUTCOME = 300  # characters of an outcome
+_CACHED_ROWS = 256  # rows cached, so they are not drawn again whenever another cell ends
+
+
+def _cells(live: Live | None) -> str:
+    """The table of the cells that live ranks have run, newest first; empty if there are none."""
+    if live is None or not live.cells:
+        return ""
+    html = in_parts(live.cells, _cell_table, "cells", (_NEWEST, 0))
+    left_out = live.count - len(live.cells)
+    note = f"… and {several(left_out, 'earlier cell')}"
+    footer = div(f"font-size:12px;{FAINT}", note) if left_out else ""
+    return unseen("Cells") + html + footer
+
+
+def _cell_table(cells: Sequence[ProgramState]) -> str:
+    if not cells:
+        return ""
+    wrap_style = at_least(max(len(_outcome(cell.ended)) for cell in cells))
+    rows = (_cell_row(cell.place, cell.began, cell.ended) for cell in cells)
+    styles = [f"text-align:left{wrap_style if title == _OUTCOME else ''}" for title in _TITLES]
+    return table([faint(title) for title in _TITLES], rows, styles)
+
+
+@functools.lru_cache(_CACHED_ROWS)
+def _cell_row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[str, ...]:
+    sign, time = PHASES["running"], ""
+    if ended is not None:
+        sign = FOUND if ended.found and ended.outcome == "finished" else PHASES[ended.outcome]
+        time = wording.took(ended.at - began.at if ended.elapsed is None else ended.elapsed)
+    return (
+        faint(f"{number:,}"),
+        bit("white-space:nowrap", place(began.label)),
+        bit(MONO, escaped(wording.spans(began.ranks), 80)),
+        f"{mark(sign.glyph, '', sign.colour)}{sentence(_outcome(ended), _LONGEST_OUTCOME)}",
+        bit(f"{MONO};white-space:nowrap", time),
+        bit(f"{MONO};white-space:nowrap", facts.time_of_day(began.at)),
+    )
+
+
+def _outcome(ended: ProgramEnded | None) -> str:
+    """The outcome: running, finished or the error, and any problem found."""
+    if ended is None:
+        return "running"
+    finished = ended.outcome == "finished"
+    outcome = ended.outcome if finished else ended.headline or "ended with the ranks"
+    return "; ".join(filter(None, [outcome, ended.found]))

@@ -9,9 +9,9 @@ from operator import attrgetter
 
 from xla_nb.views import facts, folding
 from xla_nb.views.folding import Folded
-from xla_nb.views.rendering import bounds, colours
+from xla_nb.views.rendering import bounds
 from xla_nb.views.rendering.style import FAINT
-from xla_nb.views.rendering.tags import div, faint, gap, in_parts, unseen
+from xla_nb.views.rendering.tags import coloured, div, faint, gap, in_parts, uncoloured, unseen
 from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot
 
 _ENDS = (8, 16)  # lines shown unfolded, at the start and at the end
@@ -53,7 +53,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     line_count = sum(len(excerpt.head) + len(excerpt.tail) + 1 for excerpt in excerpts)
     room = min(bounds.OUTPUT, max(room - _MARKUP_BYTES * line_count, 100 * len(excerpts)))
     # If there is room for only a few lines per stream, text matters more than colours.
-    draw = colours.coloured if room > 2000 * len(excerpts) else colours.uncoloured
+    draw = coloured if room > 2000 * len(excerpts) else uncoloured
     lines = folded(snapshot, room, draw, gap)
     if not lines:
         return ""

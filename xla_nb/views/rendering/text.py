@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.rendering import bounds, figures, hang, log, returned, style
+from xla_nb.views.rendering import bounds, figures, log, returned, style
 from xla_nb.views.snapshot import Series, Snapshot
 
 
@@ -17,7 +17,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
     notes = (f"note: {notice}".splitlines() for notice in snapshot.notices[:20])
     lines += [facts.cut(line, 600) for note in notes for line in note]
-    lines += hang.as_text(snapshot)
+    lines += _hang(snapshot)
     lines += _troubles(snapshot)
     lines += _lost(snapshot)
     lines += _whereabouts(snapshot)
@@ -27,6 +27,14 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _figures(snapshot.series)
     lines += ["", f"files: {facts.cut(facts.short_path(snapshot.record), 400)}"]
     return "\n".join(lines)
+
+
+def _hang(snapshot: Snapshot) -> list[str]:
+    hang = snapshot.hang
+    if hang is None:
+        return []
+    heading = ": ".join(filter(None, ["hang", facts.verdict(snapshot)]))
+    return ["", f"{heading} (reported at {facts.clock(hang.at)})"]
 
 
 def _troubles(snapshot: Snapshot) -> list[str]:
