@@ -51,10 +51,12 @@ def listed(items: Iterable[object], last: str = "and", most: int | None = None) 
     return f"{', '.join(first)} {last} {final}" if first else final
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows of a table as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The head and the rows of a table as lines, each column as wide as its widest cell. Columns
+    that are empty in all rows are omitted."""
+    filled = [column for column in zip(head, *rows, strict=True) if any(column[1:])]
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in filled]
+    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
 def ranks(numbers: Iterable[int], most: int = 12) -> str:

@@ -7,7 +7,6 @@ again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Any
 
 from xla_nb.messages.events import Concluded
@@ -130,11 +129,9 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
         text = html = "No recorded runs."
     else:
         lines, rows = zip(*map(_row, entries), strict=True)
-        filled = [any(column) for column in zip(*lines, strict=True)]
-        titles, styles = zip(*compress(_COLUMNS, filled), strict=True)
-        text = "\n".join(aligned([titles, *([*compress(line, filled)] for line in lines)]))
-        cells = [[*compress(row, filled)] for row in rows]
-        html = tags.table([*map(tags.faint, titles)], cells, styles)
+        titles, styles = zip(*_COLUMNS, strict=True)
+        text = "\n".join(aligned(titles, lines))
+        html = tags.table([*map(tags.faint, titles)], rows, styles)
     return {
         "text/html": tags.frame(f"{style.SANS};font-size:13px", html),
         "text/plain": text,

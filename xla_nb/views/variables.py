@@ -113,45 +113,32 @@ def _row(variable: Compared, limit: int) -> Row:
     return Row(variable.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))
 
 
-def _columns(rows: Sequence[Row]) -> list[int]:
-    """The columns that are not empty."""
-    return [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
-
-
 def _text_lines(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return []
-    *columns, last = _columns(rows)
-    head, *body = aligned(
-        [
-            [*(shortened(cells[n], _WIDEST) for n in columns), cells[last]]
-            for cells in (TITLES, *(row.cells for row in rows))
-        ]
-    )
-    lines = [head]
-    for line, row in zip(body, rows, strict=True):
-        lines += [line, *(f"    {detail}" for detail in row.lines)]
-    return lines
+    cells = ((*(shortened(one, _WIDEST) for one in row.cells[:-1]), row.cells[-1]) for row in rows)
+    details = ((), *(row.lines for row in rows))
+    table = zip(aligned(TITLES, cells), details, strict=False)
+    return [line for head, below in table for line in (head, *(f"    {text}" for text in below))]
 
 
 def _html_table(rows: Sequence[Row]) -> str:
-    columns = _columns(rows)
     longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
-    styles = [f"text-align:left{at_least(longest) if n == _VALUE else ''}" for n in columns]
-    lines = [line for row in rows for line in _html_lines(row, columns)]
-    return table([faint(TITLES[n]) for n in columns], lines, styles) if columns else ""
+    styles = ["text-align:left"] * len(TITLES)
+    styles[_VALUE] += at_least(longest)
+    lines = [line for row in rows for line in _html_lines(row)]
+    return table([*map(faint, TITLES)], lines, styles) if rows else ""
 
 
-def _html_lines(row: Row, columns: Sequence[int]) -> Iterator[Sequence[str]]:
-    cells = [escaped(row.cells[n]) for n in columns]
+def _html_lines(row: Row) -> Iterator[Sequence[str]]:
+    cells = [*map(escaped, row.cells)]
     if row.verdict in _SHOWN:  # in the first column, because a narrow page cuts off the last one
         glyph, colour, _ = _SHOWN[row.verdict]
         cells[0] = f"{chip(glyph, colour)} {cells[0]}"
-    for place, n in enumerate(columns):
+    for n, cell in enumerate(cells):
         is_whole = n != _VALUE and len(row.cells[n]) <= _SHORT
         wrap = "nowrap" if is_whole else "normal;overflow-wrap:anywhere"
-        cells[place] = bit(f"white-space:{wrap}", cells[place])
-    yield [*(bit(MONO, cell) for cell in cells[:-1]), cells[-1]]
+        font = MONO if n < len(cells) - 1 else ""
+        cells[n] = cell and bit(font, bit(f"white-space:{wrap}", cell))
+    yield cells
     if row.lines:
         below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
         yield [div("padding-left:24px", *below)]

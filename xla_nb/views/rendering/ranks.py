@@ -83,13 +83,11 @@ _NUMBER = "text-align:right;white-space:nowrap"
 def _table(cards: Sequence[Card], columns: Sequence[_Column], marks: Sequence[str] = ()) -> str:
     """Render a row per rank. `marks`: attributes of the rows in the panel, where columns are named
     and stay in place while they are empty."""
-    rows = [[column.draw(card) for column in columns] for card in cards]
-    shown = [n for n in range(len(columns)) if marks or n < 2 or any(row[n] for row in rows)]
     return table(
-        [faint(columns[n].title) for n in shown],
-        [[row[n] for n in shown] for row in rows],
-        [columns[n].style for n in shown],
-        [columns[n].name for n in shown] if marks else (),
+        [faint(column.title) for column in columns],
+        [[column.draw(card) for column in columns] for card in cards],
+        [column.style for column in columns],
+        [column.name for column in columns] if marks else (),
         marks,
     )
 

@@ -40,8 +40,8 @@ def as_text(returned: Sequence[Returned]) -> list[str]:
     if not names:
         return [*(result.line for result in shown), *notes]
     head = ["returned", *(f"[{wording.spans(result.ranks)}]" for result in shown)]
-    rows = [head, *([name, *_row(name, shown)] for name in names)]
-    return [*wording.aligned(rows), *notes]
+    rows = ([name, *_row(name, shown)] for name in names)
+    return [*wording.aligned(head, rows), *notes]
 
 
 def _row(name: str, shown: Sequence[Returned]) -> list[str]:

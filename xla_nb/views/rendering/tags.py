@@ -144,22 +144,26 @@ def table(
     marks: Sequence[str] = (),
 ) -> str:
     """A table of rendered cells, with the styles of its columns, by default left-aligned. A row
-    with a single cell spans the whole width. A panel passes `names` of columns (CSS classes) and
-    `marks` of rows (attributes)."""
+    with a single cell spans the whole width. Columns without content are omitted, except in a
+    panel, which passes `names` of columns (CSS classes) and `marks` of rows (attributes)."""
     cell_style = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
     classes = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
     columns = zip(classes, styles or ["text-align:left"] * len(titles), strict=True)
     attrs = [f'{name} style="{cell_style};{style}"' for name, style in columns]
+    body = [*rows]
+    whole = (row for row in body if len(row) == len(titles))
+    shown = [bool(marks) or any(column) for column in zip(*whole, strict=True)]
 
     def draw_row(row: Sequence[str], mark: str = "", tag: str = "td", span: str = "") -> str:
-        span = span if len(row) == len(titles) else f' colspan="{len(titles)}"'
-        cells = (f"<{tag}{span}{attr}>{c}</{tag}>" for attr, c in zip(attrs, row, strict=False))
-        return f'<tr{mark} style="background:transparent">{"".join(cells)}</tr>'
+        span = span if len(row) == len(titles) else f' colspan="{sum(shown)}"'
+        cells = itertools.compress(zip(attrs, row, strict=False), shown)
+        inner = "".join(f"<{tag}{span}{attr}>{cell}</{tag}>" for attr, cell in cells)
+        return f'<tr{mark} style="background:transparent">{inner}</tr>'
 
     head = draw_row([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
-    body = "".join(map(draw_row, rows, marks or itertools.repeat("")))
+    lines = "".join(map(draw_row, body, marks or itertools.repeat("")))
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
-    element = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    element = f'<table style="{style}"><thead>{head}</thead><tbody>{lines}</tbody></table>'
     return div("overflow-x:auto", element)
 
 
