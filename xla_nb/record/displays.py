@@ -153,20 +153,13 @@ class Reader:
             self.shown, self._inode, self._offset, self._pending = Shown(), status.st_ino, 0, b""
         elif status.st_size == self._offset:
             return False
-        with contextlib.suppress(OSError):  # the next look finds the rest
-            self._take()
-        return True
-
-    def _take(self) -> None:
-        with os.fdopen(private.reading(self.path), "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_ino != self._inode:
-                return  # replaced since
-            file.seek(self._offset)
-            while block := file.read(_BLOCK_SIZE):
+        with contextlib.suppress(OSError):  # the next look finds the rest, and a replaced file
+            while block := private.part(self.path, self._offset, _BLOCK_SIZE):
                 self._offset += len(block)
                 *lines, self._pending = (self._pending + block).split(b"\n")
                 for line in filter(None, lines):
                     self.shown.take(line)
+        return True
 
 
 def read(path: Path) -> list[Display]:

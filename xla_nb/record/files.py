@@ -45,6 +45,16 @@ def home() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 
 
+class _Named:
+    """The path of what a record has under a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, record: Record, _: type[Record]) -> Path:
+        return record.path / self._name
+
+
 class Record:
     """The record of one run, at `path`.
 
@@ -70,9 +80,27 @@ class Record:
     def path(self) -> Path:
         return Path(self.folder)
 
-    def of_rank(self, rank: int, ending: str) -> str:
-        """The path of the rank's file with this ending."""
-        return f"{self.folder}/{_rank_file(rank, ending)}"
+    def of_rank(self, rank: int | None, ending: str) -> str:
+        """The path of the rank's file with this ending; the job's if `rank` is None."""
+        return f"{self.folder}/{'job' if rank is None else f'rank-{rank}'}.{ending}"
+
+    def log(self, rank: int | None, ending: str = "out") -> Path:
+        """The log of its stdout (`out`), or another of its files, as a Path."""
+        return Path(self.of_rank(rank, ending))
+
+    result = functools.partialmethod(log, ending="result")
+    raised = functools.partialmethod(log, ending="raised")  # if the exception can be sent
+    history = functools.partialmethod(log, ending="history")
+    displays = functools.partialmethod(log, ending="displays")
+    sample = functools.partialmethod(log, ending=SAMPLE)
+
+    program_folder = _Named("program")
+    events = _Named("events.jsonl")
+    summary = _Named("run.json")  # written when the run has ended
+    arrivals = _Named("arrivals.json")  # written when the view that followed it has ended
+    others_ended = _Named("alone")  # touched on host 0 when all ranks of other hosts have ended
+    _owner = _Named("owner")
+    _cells = _Named(_CELLS)
 
     @functools.cached_property
     def _events(self) -> Appender:
@@ -106,10 +134,6 @@ class Record:
         """Remove it, or it would be listed as a run in progress, although it never began."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    @property
-    def _cells(self) -> Path:
-        return self.path / _CELLS
-
     def cell(self, run: str) -> Record:
         """The record of a cell, in this record of live ranks."""
         return Record(self._cells / run)
@@ -120,27 +144,8 @@ class Record:
             return _records_in(self._cells)
         return []
 
-    @property
-    def program_folder(self) -> Path:
-        return self.path / "program"
-
     def program(self, name: str) -> Path:
         return self.program_folder / f"{name}.py"
-
-    def log(self, rank: int | None, stream: str = "out") -> Path:
-        """A rank's stdout (`out`) or stderr (`err`); the job's if `rank` is None."""
-        return self.path / (f"job.{stream}" if rank is None else _rank_file(rank, stream))
-
-    def switches(self, rank: int | None) -> str:
-        """Positions at which it switched between stdout and stderr."""
-        return f"{self.folder}/job.switches" if rank is None else self.of_rank(rank, "switches")
-
-    def result(self, rank: int) -> Path:
-        return self.path / _rank_file(rank, "result")
-
-    def raised(self, rank: int) -> Path:
-        """The exception that ended a rank, if it can be sent."""
-        return self.path / _rank_file(rank, "raised")
 
     def results(self) -> dict[int, Path]:
         """The existing results, by rank."""
@@ -148,42 +153,10 @@ class Record:
         ranks = {path: path.stem.partition("-")[2] for path in paths}
         return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
 
-    def history(self, rank: int) -> Path:
-        return self.path / _rank_file(rank, "history")
-
-    def displays(self, rank: int) -> Path:
-        return self.path / _rank_file(rank, "displays")
-
-    def sample(self, rank: int) -> Path:
-        return self.path / _rank_file(rank, "now")
-
     @property
     def stacks_request(self) -> str:
         """Touched to ask the ranks for their stacks."""
         return f"{self.folder}/stacks"
-
-    @property
-    def others_ended(self) -> Path:
-        """Touched on host 0 when the ranks of all other hosts have ended."""
-        return self.path / "alone"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """Written when the run has ended."""
-        return self.path / "run.json"
-
-    @property
-    def arrivals(self) -> Path:
-        """Written when the view that followed the run has ended."""
-        return self.path / "arrivals.json"
-
-    @property
-    def _owner(self) -> Path:
-        return self.path / "owner"
 
     @property
     def is_owned(self) -> bool:
@@ -257,10 +230,6 @@ class Record:
             private.write(scratch, text.encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
-
-
-def _rank_file(rank: int, ending: str) -> str:
-    return f"rank-{rank}.{ending}"
 
 
 def lines(program: Path) -> Path:

@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record, is_of_disk
@@ -30,36 +30,17 @@ _write = io.FileIO.write
 SWITCH = struct.Struct("<qq")
 
 
-class Switches:
-    """Notes how far both streams of this process are when one continues after the other, so that
-    their lines can be read in order. `log` is the last one that wrote."""
-
-    def __init__(self) -> None:
-        self.log: Log | None = None
-        self._path = ""
-
-    def keep(self, path: str) -> None:
-        """Note switches in this file, opened for each: programs close unknown descriptors."""
-        self.log, self._path = None, path
-
-    def begin(self, log: Log) -> None:
-        """Note that `log` is about to write."""
-        previous, self.log = self.log, log
-        if previous is None or not self._path:
-            return
-        with contextlib.suppress(OSError):  # full disk, or the record is gone: note nothing
-            sizes = [os.lseek(fd, 0, os.SEEK_END) for fd, _ in _STREAMS]
-            file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)
-            with os.fdopen(file, "wb", 0) as switches:
-                switches.write(SWITCH.pack(*sizes))
-
-
-#: The switches of this process.
-_switches = Switches()
-
-
 class Log(io.FileIO):
-    """Descriptor `fd` for writing. `losses` reports lost data, once there is a record."""
+    """Descriptor `fd` for writing. `losses` reports lost data, once there is a record.
+
+    newest    the log of this process that wrote last
+    switches  the file that notes how far both logs are when one continues after the other, so that
+              their lines can be read in order; opened for each switch, because programs close
+              unknown descriptors
+    """
+
+    newest: ClassVar[Log | None] = None
+    switches: ClassVar[str] = ""
 
     def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -69,8 +50,8 @@ class Log(io.FileIO):
 
     def write(self, data: Any) -> int:
         """Write all of `data`, except what the disk has no space for."""
-        if _switches.log is not self:
-            _switches.begin(self)
+        if Log.newest is not self:
+            self._switch()
         if self._gap:
             return self._write_rest(memoryview(data).cast("B"), 0)
         try:  # runs for every printed line: as little Python as possible
@@ -80,6 +61,17 @@ class Log(io.FileIO):
         if written == len(data):
             return written
         return self._write_rest(memoryview(data).cast("B"), written or 0)
+
+    def _switch(self) -> None:
+        """Note that this one is about to write."""
+        previous, Log.newest = Log.newest, self
+        if previous is None or not Log.switches:
+            return
+        with contextlib.suppress(OSError):  # full disk, or the record is gone: note nothing
+            sizes = [os.lseek(fd, 0, os.SEEK_END) for fd, _ in _STREAMS]
+            file = private.writing(Log.switches, os.O_WRONLY | os.O_APPEND)
+            with os.fdopen(file, "wb", 0) as switches:
+                switches.write(SWITCH.pack(*sizes))
 
     def _write_rest(self, text: memoryview, written: int) -> int:
         try:
@@ -159,14 +151,13 @@ def capture(record: Record, rank: int | None, report: Callable[[str], None]) -> 
             continue
         os.dup2(file, fd, inheritable=True)
         os.close(file)
-    _switches.keep(record.switches(rank))
+    Log.newest, Log.switches = None, record.of_rank(rank, "switches")
 
 
 def _open_log(record: Record, rank: int | None, stream: str, losses: Losses) -> int:
     """Open a log, or /dev/null if there is no space for it or no folder."""
-    path = record.log(None, stream) if rank is None else record.of_rank(rank, stream)
     try:
-        return private.writing(path, os.O_WRONLY | os.O_APPEND)
+        return private.writing(record.of_rank(rank, stream), os.O_WRONLY | os.O_APPEND)
     except OSError as problem:
         if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # its folder was removed
             raise

@@ -285,7 +285,7 @@ def _line_ends(data: bytes) -> list[int]:
 
 
 class SwitchLog:
-    """The positions at which a process switched between its streams (`output.Switches`)."""
+    """The positions at which a process switched between its streams (`output.Log`)."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -16,7 +16,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.monitor import sentences, waits
 from xla_nb.monitor.activity import LANE, missing
 from xla_nb.monitor.state import ENDED, RankState, RunState
-from xla_nb.record.figures import Row, Rows
+from xla_nb.record.figures import Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Loop, Sample, ticks
 from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
@@ -180,9 +180,8 @@ class Observer:
         """Read the newest samples and figures."""
         for rank in list(self.run.state.ranks):
             self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
-        for rank, row in self._rows.new():
-            for name, value in row.figures.items():
-                self._figure_line(name, rank).add(row.step, value)
+        for rank, name, step, value in self._rows.new():
+            self._figure_line(name, rank).add(step, value)
 
     def _figure_line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -251,7 +250,7 @@ class Observer:
     def _excerpt(self, rank: int | None, stream: Stream, limit: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
         if rank not in self._switches:
-            self._switches[rank] = SwitchLog(self.run.record.switches(rank))
+            self._switches[rank] = SwitchLog(self.run.record.of_rank(rank, "switches"))
         tail = self._tails.get((rank, stream))
         lines = ends(path, limit, limit, tail.count if tail and tail.count else None)
         return Excerpt(
@@ -479,8 +478,8 @@ class RowsOfRun:
         self._shifts: dict[tuple[int, str], float] = {}  # of steps, by cell and figure
         self._last_steps: dict[str, float] = {}  # highest step so far, by figure
 
-    def new(self) -> Iterator[tuple[int, Row]]:
-        """Yield the rows written since the last call, each with its rank."""
+    def new(self) -> Iterator[tuple[int, str, float, float]]:
+        """Yield what was reported since the last call: rank, name, step and value."""
         if self._state.group is None:
             rows = self._rows.setdefault(0, {})
             for rank in self._state.ranks.keys() - rows.keys():
@@ -498,27 +497,23 @@ class RowsOfRun:
             if is_over:
                 self._rows[began.number] = {}
 
-    def _new_of(self, number: int) -> Iterator[tuple[int, Row]]:
+    def _new_of(self, number: int) -> Iterator[tuple[int, str, float, float]]:
         for rank, rows in sorted(self._rows[number].items()):
             try:
                 for row in rows.new():
-                    for shifted in self._shifted(row, number):
-                        yield rank, shifted
+                    for name, value in row.figures.items():
+                        yield rank, name, self._shifted(number, name, row.step), value
             except XlaNbError as error:  # show the part that could be read
                 self.damage[rank] = str(error)
 
-    def _shifted(self, row: Row, number: int) -> Iterator[Row]:
-        """Shift the steps of a row. Yields several rows if its figures have different shifts."""
-        figures_by_step: dict[float, dict[str, float]] = {}
-        for name, value in row.figures.items():
-            last = self._last_steps.get(name, -math.inf)
-            shift = last + 1 - row.step if row.step <= last else 0.0
-            step = row.step + self._shifts.setdefault((number, name), shift)
-            if math.isfinite(step):
-                self._last_steps[name] = max(last, step)
-            figures_by_step.setdefault(step, {})[name] = value
-        for step, figures in figures_by_step.items():
-            yield replace(row, step=step, figures=figures)
+    def _shifted(self, number: int, name: str, step: float) -> float:
+        """Shift a step of a figure in a cell."""
+        last = self._last_steps.get(name, -math.inf)
+        shift = last + 1 - step if step <= last else 0.0
+        step += self._shifts.setdefault((number, name), shift)
+        if math.isfinite(step):
+            self._last_steps[name] = max(last, step)
+        return step
 
 
 # ---------------------------------------------------------------- progress bars

@@ -161,7 +161,7 @@ class TextView(View):
         if not all(new_lines.values()):
             return lines
         if rank not in self._switches:
-            self._switches[rank] = SwitchLog(self._run.record.switches(rank))
+            self._switches[rank] = SwitchLog(self._run.record.of_rank(rank, "switches"))
         switches: list[int] = []
         for number, kind in enumerate(STREAMS):
             switches += self._switches[rank].before(number, (end for end, _ in new_lines[kind]))

@@ -46,7 +46,9 @@ def draw(*lines, band=()):
 
 
 def y_of(value, shape):
-    return INSET + (HEIGHT - 2 * INSET) * (shape.high - value) / (shape.high - shape.low)
+    return INSET + (HEIGHT - 2 * INSET) * (shape.ticks[-1] - value) / (
+        shape.ticks[-1] - shape.ticks[0]
+    )
 
 
 def test_line_is_drawn_at_its_values():
@@ -141,6 +143,6 @@ def test_importing_the_module_loads_no_heavy_module():
 def test_lines_are_drawn_in_the_given_frame_despite_float_rounding():
     line = [(0, 0.0), (1, 2.979e33)]
     shape = frame(line)
-    marked = [(RED, line), (RED, [(1, shape.low), (1, shape.high)])]
+    marked = [(RED, line), (RED, [(1, shape.ticks[0]), (1, shape.ticks[-1])])]
     grid = elements(chart.svg(marked, WIDTH, HEIGHT, shape))[0]
     assert grid.get("d").count("M") == len(shape.ticks) == 4

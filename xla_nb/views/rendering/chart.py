@@ -31,14 +31,6 @@ class Frame:
     right: float
     ticks: tuple[float, ...]
 
-    @property
-    def low(self) -> float:
-        return self.ticks[0]
-
-    @property
-    def high(self) -> float:
-        return self.ticks[-1]
-
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
     """Return three to six evenly spaced round numbers that enclose `low` and `high`."""
@@ -114,13 +106,13 @@ def _grid(ticks: int, width: int, height: int) -> str:
 def _pieces(line: Line, shape: Frame, width: int, height: int) -> list[list[Point]]:
     """Split a line, ordered by x, at its gaps. Returns the parts in pixels."""
     x_scale = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
-    y_scale = (height - 2 * INSET) / (shape.high - shape.low)
+    y_scale = (height - 2 * INSET) / (shape.ticks[-1] - shape.ticks[0])
     offset = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
     pieces: list[list[Point]] = [[]]
     for x, y in line:
         if drawable((x, y)):
             pixel = INSET + offset + (x - shape.left) * x_scale
-            pieces[-1].append((pixel, height - INSET - (y - shape.low) * y_scale))
+            pieces[-1].append((pixel, height - INSET - (y - shape.ticks[0]) * y_scale))
         elif pieces[-1]:
             pieces.append([])
     return [piece for piece in pieces if piece]

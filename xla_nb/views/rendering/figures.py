@@ -143,7 +143,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         band, lines = (low, high), [mean]
     left, right = figure["steps"]
     shape = chart.Frame(left, right, chart.ticks(min(values), max(values)))
-    marks = [(AMBER, [(x, shape.low), (x, shape.high)]) for x in figure["marks"]]
+    marks = [(AMBER, [(x, shape.ticks[0]), (x, shape.ticks[-1])]) for x in figure["marks"]]
     picture = chart.svg([*lines, *marks], _WIDTH, _HEIGHT, shape, band)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
