@@ -116,12 +116,10 @@ class Record:
     def create(cls, run: str, folder: Folder | Record = "runs") -> Record:
         """Create an empty record, in a folder of the home or among the cells of live ranks' record.
         Raises OSError if it cannot be written, or the home belongs to another user."""
-        if isinstance(folder, Record):
-            private.own_folder(folder.path)  # it may have been removed
-            private.own_folder(folder._cells)
-            record = folder.cell(run)
-        else:
-            record = cls(_own_folder(folder) / run)
+        top, name = (folder.path, _CELLS) if isinstance(folder, Record) else (home(), folder)
+        private.own_folder(top)  # it may have been removed
+        private.own_folder(top / name)
+        record = cls(top / name / run)
         record.path.mkdir(0o700)
         try:
             private.write(record._owner, _identify_process(os.getpid()).encode())
@@ -235,14 +233,6 @@ class Record:
 def lines(program: Path) -> Path:
     """The file beside a program with the cells of its lines (`program.module_file.ModuleMap`)."""
     return program.with_suffix(".json")
-
-
-def _own_folder(folder: Folder) -> Path:
-    """Make a folder of the home, and the home, private to this user. Raises OSError."""
-    path = home() / folder
-    private.own_folder(path.parent)
-    private.own_folder(path)
-    return path
 
 
 def records(folder: Folder = "runs") -> list[Record]:

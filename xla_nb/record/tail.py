@@ -15,10 +15,12 @@ import math
 import operator
 import os
 import re
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from xla_nb.record import private
 from xla_nb.record.files import Record
@@ -118,7 +120,7 @@ class Tail:
             return None
         skipped, lines = block
         start = self.end - sum(len(line) + 1 for line in lines)
-        ends = [*_ends_from(start, lines)]
+        ends = [*itertools.accumulate((len(line) + 1 for line in lines), initial=start)][1:]
         return LineBlock(max(0, start), skipped, [shown(line) for line in lines], ends)
 
     @property
@@ -238,50 +240,43 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
 
     `count` is the number of its lines if known; otherwise a big file is read to count them.
     """
-    if not path.exists() or path.stat().st_size <= _BLOCK:
-        lines = Tail(path).finish()
-        offsets = _line_ends(private.part(path, 0, _BLOCK))
-        offsets += [_BLOCK] * (len(lines) - len(offsets))  # for an unfinished line
-        left_out = max(0, len(lines) - head - tail)
-        cut = head if left_out else len(lines)
-        return Ends(
-            lines[:cut],
-            left_out,
-            lines[cut + left_out :],
-            [*offsets[:cut], *offsets[cut + left_out : len(lines)]],
-        )
-    *complete, begun = private.part(path, 0, _BLOCK).split(b"\n")
-    start, last = _read_before(path, path.stat().st_size, tail)
-    is_whole_below = start <= sum(len(line) + 1 for line in complete)
-    first = (complete if is_whole_below else [*complete, begun])[:head]
-    first_ends, last_ends = [*_ends_from(0, first)], [*_ends_from(start, last)]
-    new = bisect.bisect_right(last_ends, first_ends[-1])  # few long lines: some are in both
-    total = _count_newlines(path) if count is None else count
-    return Ends(
-        [shown(line) for line in first],
-        max(0, total - len(first) - len(last[new:])),
-        [shown(line) for line in last[new:]],
-        first_ends + last_ends[new:],
-    )
+    first = _lines_before(path, sys.maxsize)
+    total, last = len(first), first[-tail:]
+    if last and last[-1].end > _BLOCK:
+        first = _lines(private.part(path, 0, _BLOCK), 0)
+        if last[0].start <= first[-1].start:  # what is cut here is whole there
+            first.pop()
+        total = _count_newlines(path) if count is None else count
+    lines = first[:head]
+    lines += [line for line in last if not lines or line.end > lines[-1].end]
+    left_out = max(0, total - len(lines))
+    cut = min(head, len(first)) if left_out else len(lines)
+    texts = [shown(line.text) for line in lines]
+    return Ends(texts[:cut], left_out, texts[cut:], [line.end for line in lines])
 
 
-def _ends_from(start: int, lines: Iterable[bytes]) -> Iterator[int]:
-    """The offsets at which consecutive lines end that begin at `start`."""
-    return itertools.islice(
-        itertools.accumulate((len(line) + 1 for line in lines), initial=start), 1, None
-    )
+class _Line(NamedTuple):
+    """A line as written, and the byte offsets at which it starts and ends."""
+
+    start: int
+    end: int
+    text: bytes
 
 
-def _line_ends(data: bytes) -> list[int]:
-    """The offsets at which lines of a file end, without lines that the cursor moved up from."""
-    offsets: list[int] = []
-    start = 0
+def _lines(data: bytes, start: int) -> list[_Line]:
+    """The lines in a part of a file that starts at this offset, without lines that the cursor moved
+    up from. An unfinished line is one too."""
+    text, ends, offset = bytearray(), [start], start
     for number, part in enumerate(data.split(_CURSOR_UP)):
         if number:
-            del offsets[-1:]
-        offsets += (start + match.end() for match in re.finditer(b"\n", part))
-        start += len(part) + len(_CURSOR_UP)
-    return offsets
+            del text[max(0, text.rfind(b"\n")) :]
+            del ends[max(1, len(ends) - 1) :]
+        text += part
+        ends += (offset + match.end() for match in re.finditer(b"\n", part))
+        offset += len(part) + len(_CURSOR_UP)
+    texts = bytes(text).split(b"\n")
+    ends += [start + len(data)] if texts[-1] else []
+    return [_Line(*span, line) for span, line in zip(itertools.pairwise(ends), texts, strict=False)]
 
 
 class SwitchLog:
@@ -302,26 +297,17 @@ class SwitchLog:
 
 def before(path: Path, end: int, count: int) -> LineBlock:
     """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
-    start, lines = _read_before(path, end, count)
-    return LineBlock(start, 0, [shown(line) for line in lines])
+    lines = _lines_before(path, end)
+    del lines[: max(0, len(lines) - count)]
+    return LineBlock(lines[0].start if lines else 0, 0, [shown(line.text) for line in lines])
 
 
-def _read_before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
-    """The byte offset at which the lines start, and the lines as written."""
-    try:
-        with os.fdopen(private.reading(path), "rb") as file:
-            end = min(end, os.fstat(file.fileno()).st_size)
-            origin = max(0, end - _BLOCK)
-            file.seek(origin)
-            data = file.read(end - origin)
-    except FileNotFoundError:
-        return 0, []
-    complete = data.removesuffix(b"\n").split(b"\n") if data else []
-    if origin and len(complete) > 1:  # the first is part of a line
-        complete = complete[1:]
-    lines = complete[max(0, len(complete) - count) :]
-    start = end - sum(len(line) + 1 for line in lines) + (not data.endswith(b"\n") and bool(lines))
-    return max(0, start), lines
+def _lines_before(path: Path, end: int) -> list[_Line]:
+    """The lines before an offset, as far as a block has them."""
+    end = min(end, path.stat().st_size) if path.exists() else 0
+    origin = max(0, end - _BLOCK)
+    lines = _lines(private.part(path, origin, end - origin), origin)
+    return lines[1:] if origin and lines[1:] else lines  # the first is part of a line
 
 
 def _count_newlines(path: Path) -> int:

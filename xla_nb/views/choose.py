@@ -29,9 +29,8 @@ def default(
     names    names in the notebook's namespace
     modules  names of imported modules
     """
-    if not _has_page(parent, names, modules):
-        return "text"
-    return "panel" if "anywidget" in modules or find_spec("anywidget") else "text"
+    can_import = "anywidget" in modules or find_spec("anywidget")
+    return "panel" if can_import and _has_page(parent, names, modules) else "text"
 
 
 def _has_page(

@@ -164,8 +164,7 @@ class Interrupts(list[int]):
     is_followed = False
 
     def __call__(self, number: int, _frame: object) -> None:
-        if self and not self.is_followed:
-            raise KeyboardInterrupt
+        self.end_a_wait()
         self.append(number)
 
     def end_a_wait(self) -> None:

@@ -305,25 +305,7 @@ class Observer:
             step=None if idle else track.step,
             waits=track.waits(lane),
             lane=lane,
-            bars=tuple(
-                replace(
-                    bar,
-                    eta=None,
-                    # The rate is misleading after a delay or a death.
-                    rate=None if self.run.state.stopping or rank.phase == "died" else bar.rate,
-                    least=rank.phase == "died",
-                )
-                if has_ended or self.run.state.stopping
-                else bar
-                for bar in _bars(
-                    sample.loops if sample else (),
-                    [
-                        self._numbered_bar(rank.rank, bar)
-                        for _, bar in open_lines
-                        if bar is not None and not has_ended
-                    ],
-                )
-            ),
+            bars=self._bars_of(rank, sample, [bar for _, bar in open_lines if bar is not None]),
             sample=sample or NO_SAMPLE,
             silent=silent > 0,
         )
@@ -337,6 +319,21 @@ class Observer:
             return 0.0
         seconds = time.monotonic() - self.run.tracks[rank.rank].arrived
         return seconds if seconds >= _SILENT + ticks(len(state.ranks)) else 0.0
+
+    def _bars_of(
+        self, rank: RankState, sample: Sample | None, drawn: Sequence[Bar]
+    ) -> tuple[Bar, ...]:
+        """The bars of a rank's loops, then those `drawn` by tqdm, while the rank runs. A finished
+        loop is shown until the next bar starts."""
+        has_ended, died = rank.phase in ENDED, rank.phase == "died"
+        tqdm_bars = [self._numbered_bar(rank.rank, one) for one in drawn if not has_ended]
+        loops = sample.loops if sample else ()
+        bars = [bar(loop) for loop in loops if not (tqdm_bars and loop.finished)] + tqdm_bars
+        if has_ended or self.run.state.stopping:
+            bars = [replace(one, eta=None, least=died) for one in bars]
+        if died or self.run.state.stopping:  # the rate is misleading after a delay or a death
+            bars = [replace(one, rate=None) for one in bars]
+        return tuple(bars)
 
     def _numbered_bar(self, rank: int, bar: Bar) -> Bar:
         """Number a tqdm bar: when its count goes back, it is the next bar with this label."""
@@ -564,13 +561,6 @@ def _seconds(clock: str) -> float:
     for part in clock.split(":"):
         seconds = seconds * 60 + int(part or 0)
     return float(seconds)
-
-
-def _bars(loops: Sequence[Loop], tqdm_bars: Sequence[Bar]) -> list[Bar]:
-    """The bars of a rank's loops and the bars drawn by tqdm. A finished loop is shown until the
-    next bar starts."""
-    shown_loops = [loop for loop in loops if not (tqdm_bars and loop.finished)]
-    return [*map(bar, shown_loops), *tqdm_bars]
 
 
 def bar(loop: Loop) -> Bar:
