@@ -310,7 +310,7 @@ def test_stop_reason_appears_once_and_stack_in_notice_keeps_its_lines(panel: Pan
 
 
 def test_headline_is_the_title_without_diagnosis(panel: Panel) -> None:
-    panel.tell(headline="Rank 1 failed", ok=False, ended=time.time())
+    panel.tell(headline="Rank 1 failed", ok=False)
     expect(panel.page.get_by_role("heading", level=3)).to_contain_text("Rank 1 failed")
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-level", "bad")
 
@@ -335,7 +335,7 @@ def test_stop_does_not_interrupt_responsive_kernel(panel: Panel) -> None:
     expect(panel.page.locator(".xn-say")).to_contain_text("Stopping the ranks")
     expect(button(panel, "Stopping…")).to_be_visible()
     assert panel.page.evaluate("interrupts") == 0
-    panel.tell(ended=time.time(), elapsed=3.25, ok=False)
+    panel.tell(elapsed=3.25, ok=False)
     expect(button(panel, "Stop")).to_be_disabled()
     expect(panel.page.locator(".xn-sub")).to_contain_text("3.25 s")
     expect(panel.page.locator(".xn-say")).to_be_hidden()
@@ -420,7 +420,7 @@ def test_hang_report_folds_its_stacks_and_disappears_when_over(panel: Panel) -> 
     expect(place).to_be_visible()
     panel.begin(*map(card, range(4)))  # open folds stay open after a whole message
     expect(place).to_be_visible()
-    panel.tell(diagnosis=None, ok=False, ended=time.time())
+    panel.tell(diagnosis=Diagnosis(""), ok=False)
     expect(banner).to_contain_text(verdict)
     panel.tell(hang=None)
     expect(banner).to_be_hidden()

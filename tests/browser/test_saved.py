@@ -23,7 +23,6 @@ FINISHED = Snapshot(
     record="/home/me/.local/state/xla_nb/runs/20261121-223901-abcdef",
     now=NOW,
     started=NOW - 1.9,
-    ended=NOW,
     elapsed=1.9,
     ok=True,
     simulated=True,

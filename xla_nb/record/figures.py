@@ -127,15 +127,12 @@ class History(Mapping[str, dict[int, list[float]]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [
-            {
-                **(columns := {"rank": rank, "step": row.step, "at": row.at}),
-                **row.figures,
-                **columns,
-            }
-            for rank, rows in self._by_rank.items()
-            for row in rows
-        ]
+        found: list[dict[str, Any]] = []
+        for rank, rows in self._by_rank.items():
+            for row in rows:
+                columns = {"rank": rank, "step": row.step, "at": row.at}
+                found.append(columns | row.figures | columns)
+        return found
 
     def frame(self) -> Any:
         """The rows as a pandas DataFrame: rank, step, at (UTC), and a column for each figure.

@@ -165,8 +165,13 @@ class Record:
     @property
     def _has_owner(self) -> bool:
         """A process on another machine that shares the home counts as alive for a week."""
-        is_alive = self._is_owner_alive()
-        return _age(self._owner) < WEEK if is_alive is None else is_alive
+        pid, *fields = self._owner_fields() or [""]
+        if not fields or fields[1:] not in ([], [os.uname().nodename]):
+            return _age(self._owner) < WEEK
+        try:
+            return _identify_process(int(pid)).split()[1] == fields[0]
+        except (OSError, ValueError):
+            return False
 
     def is_lost(self) -> bool:
         """Whether an unended run will never end: its process is gone, and no file was touched for a
@@ -178,16 +183,6 @@ class Record:
             return private.read(self._owner).decode(errors="replace").split()
         except OSError:
             return []
-
-    def _is_owner_alive(self) -> bool | None:
-        """Whether the owner lives; None if unknown: there is none, or it is on another machine."""
-        pid, *fields = self._owner_fields() or [""]
-        if not fields or fields[1:] not in ([], [os.uname().nodename]):
-            return None
-        try:
-            return _identify_process(int(pid)).split()[1] == fields[0]
-        except (OSError, ValueError):
-            return False
 
     @property
     def nbytes(self) -> int:

@@ -21,15 +21,7 @@ from xla_nb.monitor.stacks import alike
 from xla_nb.record.sample import Sample
 from xla_nb.run.group import DEFAULT
 from xla_nb.views.rendering import style
-from xla_nb.views.snapshot import (
-    Bar,
-    Card,
-    Live,
-    Phase,
-    Series,
-    Snapshot,
-    hosts_in_short,
-)
+from xla_nb.views.snapshot import Bar, Card, Live, Phase, Series, Snapshot
 from xla_nb.wording import exactly, lasting, several, size, took
 
 _LONGEST_REASON = 120  # characters of the reason for a stop
@@ -42,8 +34,8 @@ def state(snapshot: Snapshot) -> style.Look:
     if snapshot.ok is None:
         if snapshot.is_calm and snapshot.live is not None and snapshot.live.is_idle:
             return style.PHASES["idle"]
-        level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
-        colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
+        colours = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}
+        colour = colours[snapshot.diagnosis.level]
         return style.Look("●", colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
     was_cut = snapshot.live is not None and snapshot.live.cut
@@ -57,7 +49,7 @@ def state(snapshot: Snapshot) -> style.Look:
 
 def title(snapshot: Snapshot) -> str:
     """The title of the run: the diagnosis if there is one, else the headline."""
-    return snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
+    return snapshot.diagnosis.sentence or snapshot.headline
 
 
 def verdict(snapshot: Snapshot) -> str:
@@ -110,10 +102,16 @@ def details(snapshot: Snapshot) -> list[str]:
     if live is not None and live.idle is not None and snapshot.ok is None:
         parts.append(f"ends after {exactly(live.idle)} without a cell")
     parts += ["simulated TPU host"] if snapshot.simulated else []
-    parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
+    parts += [_hosts(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
     if snapshot.ok is None and snapshot.stopping not in title(snapshot):
         parts.append(f"stopping: {snapshot.stopping}")
     return list(filter(None, parts))
+
+
+def _hosts(snapshot: Snapshot) -> str:
+    """Return the host's name, or `4 hosts, 1 lost`."""
+    names = f"{len(snapshot.hosts)} hosts" if len(snapshot.hosts) > 1 else "".join(snapshot.hosts)
+    return f"{names}, {len(snapshot.lost)} lost" if snapshot.lost else names
 
 
 def tells_time(conclusion: Concluded | None, ok: bool | None) -> bool:
@@ -183,11 +181,6 @@ def told_apart(numbers: Sequence[_T], describe: Callable[[_T, int], str], digits
     texts = [describe(number, digits) for number in numbers]
     is_enough = digits == 17 or len(set(texts)) == len(set(numbers))
     return texts if is_enough else told_apart(numbers, describe, digits + 1)
-
-
-def name(card: Card, snapshot: Snapshot) -> str:
-    """`rank 3`, or `device 3`."""
-    return f"{snapshot.unit} {card.rank}"
 
 
 def when(card: Card, snapshot: Snapshot) -> str:

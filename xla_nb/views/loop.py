@@ -220,9 +220,7 @@ class _Questions:
     def serve(self, handled: int) -> None:
         """Ask the next open question of a rank, if any, and send the answer. `handled`: number
         of interrupts already handled."""
-        open_questions = self._run.state.questions
-        self._asked = [event for event in self._asked if event in open_questions]
-        new = (event for event in open_questions if event not in self._asked)
+        new = (event for event in self._run.state.questions if event not in self._asked)
         event = next(filter(input_requests.is_open, new), None)
         if event is None or self._run.state.stopping or time.time() - event.at < _QUESTION_DELAY:
             return

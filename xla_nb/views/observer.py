@@ -68,7 +68,7 @@ class Line:
     points: list[tuple[float, float]] = field(default_factory=list)
     last: tuple[float, float] | None = None
     odd: tuple[tuple[float, str], ...] = ()
-    _stride: int = 1
+    stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float) -> None:
@@ -76,16 +76,12 @@ class Line:
         if kind not in ("", previous):
             self.odd = *self.odd[:1], (x, kind)
         self.last = x, y
-        if self._count % self._stride == 0:
+        if self._count % self.stride == 0:
             self.points.append(self.last)
         self._count += 1
         if len(self.points) > self.limit:
             del self.points[1::2]
-            self._stride *= 2
-
-    @property
-    def is_thinned(self) -> bool:
-        return self._stride > 1
+            self.stride *= 2
 
     def whole(self) -> list[tuple[float, float]]:
         """The points, always including the newest."""
@@ -218,7 +214,6 @@ class Observer:
             record=str(self.run.record.path),
             now=time.time(),
             started=state.started,
-            ended=state.ended,
             elapsed=self.run.elapsed,
             conclusion=state.conclusion,
             ok=None if state.ended is None else state.ok,
@@ -346,7 +341,7 @@ class Observer:
         lines = self.figures[name]
         points = {rank: line.whole() for rank, line in sorted(lines.items())}
         odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        thinned = frozenset(rank for rank, line in lines.items() if line.is_thinned)
+        thinned = frozenset(rank for rank, line in lines.items() if line.stride > 1)
         return Series(name, points, odd, thinned)
 
     def _free_memory(self) -> int | None:
@@ -517,11 +512,11 @@ class RowsOfRun:
 
 
 _RATE_AFTER = 20  # items after which tqdm's rate is shown
-_NUMBER = r"([\d.]+)([kMGTP]?)"
+_NUMBER = r"\d+(?:\.\d+)?[kMGTP]?"
 _TQDM = re.compile(
     r"^(?:(?P<label>.*?): )?"
     rf"(?: *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})|(?P<count>{_NUMBER})it)"
-    r" \[[\d:]+(?:<(?P<eta>[\d:]+|\?))?(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
+    rf" \[[\d:]+(?:<(?P<eta>[\d:]+|\?))?(?:, *(?P<rate>{_NUMBER}|\?)(?P<unit>[^\],]*))?"
 )
 
 
@@ -547,12 +542,8 @@ def tqdm(line: str) -> Bar | None:
 
 
 def _si(text: str) -> float:
-    """Parse `1.5k` as 1500; 0 if it is not a number."""
-    scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
-    try:
-        return float(text.rstrip("kMGTP")) * scale
-    except ValueError:
-        return 0.0
+    """Parse `1.5k` as 1500."""
+    return float(text.rstrip("kMGTP")) * 1000.0 ** (1 + "kMGTP".find(text[-1]))
 
 
 def _seconds(clock: str) -> float:

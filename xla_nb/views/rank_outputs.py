@@ -7,7 +7,6 @@ import base64
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -29,30 +28,22 @@ class _Note(Display):
     """Our line between displays."""
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Ranks with equal displays."""
-
-    ranks: list[int]
-    shown: Shown
-
-
 def outputs(shown: Mapping[int, Shown]) -> list[Display]:
     """Build the outputs of a cell; none while nothing is displayed."""
     built: list[Display] = []
     names: list[str] = []
     count = size = 0
-    for group in _groups(shown):
-        has_heading = any(display.result for display in group.shown.displays[:1])
-        built.append(_heading(group, [*_gaps(group.shown), *(_RETURNED if has_heading else ())]))
-        for display in group.shown.displays:
+    for numbers, alike in _groups(shown):
+        has_heading = any(display.result for display in alike.displays[:1])
+        built.append(_heading(numbers, [*_gaps(alike), *(_RETURNED if has_heading else ())]))
+        for display in alike.displays:
             count, size = count + 1, size + display.nbytes
             if count > _MAX_DISPLAYS or size > LARGEST:
-                names.append(f"run.displays[{group.ranks[0]}]")
+                names.append(f"run.displays[{numbers[0]}]")
                 continue
             if display.result and not has_heading:
                 has_heading = True
-                built.append(_heading(group, _RETURNED))
+                built.append(_heading(numbers, _RETURNED))
             built.append(display)
     if names:
         note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
@@ -71,18 +62,15 @@ def alone(shown: Mapping[int, Shown]) -> list[Display]:
     return [_Note({"text/html": html, "text/plain": text})] if parts else []
 
 
-def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
+def _groups(shown: Mapping[int, Shown]) -> list[tuple[list[int], Shown]]:
     """Group ranks with the same displays, in order; ranks without displays are omitted."""
-    groups: list[_Group] = []
-    for rank in sorted(shown):
-        current = shown[rank]
-        if not (current.displays or current.dropped or current.unreadable):
-            continue
-        equal = next((group for group in groups if group.shown == current), None)
-        if equal is None:
-            groups.append(_Group([rank], current))
-        else:
-            equal.ranks.append(rank)
+    groups: list[tuple[list[int], Shown]] = []
+    for rank, current in sorted(shown.items()):
+        equal = next((numbers for numbers, other in groups if other == current), None)
+        if equal is not None:
+            equal.append(rank)
+        elif current.displays or current.dropped or current.unreadable:
+            groups.append(([rank], current))
     return groups
 
 
@@ -94,12 +82,11 @@ def _gaps(shown: Shown) -> Iterator[str]:
         yield f"{several(shown.unreadable, 'display')} cut off or damaged"
 
 
-def _heading(group: _Group, notes: Sequence[str]) -> _Note:
+def _heading(numbers: Sequence[int], notes: Sequence[str]) -> _Note:
     """Build a line that names the ranks whose displays follow."""
     suffix = "".join(f" · {escape(note)}" for note in notes)
-    return _note(
-        f"<b>{ranks(group.ranks)}</b>{faint(suffix)}", " ".join([f"[{spans(group.ranks)}]", *notes])
-    )
+    text = " ".join([f"[{spans(numbers)}]", *notes])
+    return _note(f"<b>{ranks(numbers)}</b>{faint(suffix)}", text)
 
 
 def _note(html: str, text: str) -> _Note:
@@ -121,7 +108,6 @@ def _text(display: Display) -> str:
 
 
 _BEAT = 0.1  # seconds between reads, and the minimum between updates
-_MANY = 64  # ranks; with more, reads are less frequent
 _BYTES_PER_SECOND = 8e6  # bytes per second sent to a page for one run
 _MAX_LINES = 60  # lines of one display printed as text
 _EMPTY = _Note({"text/html": "", "text/plain": ""})
@@ -145,7 +131,7 @@ class Beside(View):
         now = time.monotonic()
         can_display = self._behind or threading.current_thread() is threading.main_thread()
         if now >= self._due and can_display:
-            self._due = now + self._displays.pause
+            self._due = now + _BEAT
             self._show()
         return max(0.0, min(pause, self._due - time.monotonic()))
 
@@ -170,11 +156,6 @@ class Displays:
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
         self._readers: dict[int, Reader] = {}
-
-    @property
-    def pause(self) -> float:
-        """Seconds between reads."""
-        return _BEAT * max(1.0, len(self._readers) / _MANY)
 
     @property
     def shown(self) -> dict[int, Shown]:

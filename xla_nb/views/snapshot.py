@@ -160,7 +160,7 @@ class Series:
 class Snapshot:
     """The whole run. Times are in seconds since the epoch, `elapsed` in seconds.
 
-    headline  the outcome or state of the run; the diagnosis, if there is one, says more
+    headline  the outcome or state of the run; the diagnosis, unless empty, says more
     ok        None while the run is in progress
     conclusion  the most important problem found in the run
     unit      what a card represents: a rank, or a device if one process drives several
@@ -177,9 +177,8 @@ class Snapshot:
     record: str
     now: float
     started: float | None = None
-    ended: float | None = None
     elapsed: float = 0.0
-    diagnosis: Diagnosis | None = None
+    diagnosis: Diagnosis = Diagnosis("")
     conclusion: Concluded | None = None
     ok: bool | None = None
     simulated: bool = False
@@ -201,10 +200,4 @@ class Snapshot:
     @property
     def is_calm(self) -> bool:
         """Whether no problem is known."""
-        return self.diagnosis is None or self.diagnosis.level == "calm"
-
-
-def hosts_in_short(snapshot: Snapshot) -> str:
-    """Return the host's name, or `4 hosts, 1 lost`."""
-    names = f"{len(snapshot.hosts)} hosts" if len(snapshot.hosts) > 1 else "".join(snapshot.hosts)
-    return f"{names}, {len(snapshot.lost)} lost" if snapshot.lost else names
+        return self.diagnosis.level == "calm"

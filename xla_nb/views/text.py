@@ -102,20 +102,17 @@ class TextView(View):
         self._folder = Folder()
         self._notice_count = 0
         self._errors: dict[int, str] = {}
-        self._hang: HangReported | None = None
-        self._is_hang_over = False
+        self._hang: tuple[HangReported | None, str] = None, ""  # the last one told, and its end
         self._figures_sentence = ""
         self._changing_line = ""
         self._drawn = 0.0
         self._pause = _MIN_PAUSE
-        self._settled = False
 
     def draw(self) -> float:
         """Show what is new. Returns the seconds until the next call."""
         # Show the last lines without waiting for the processes to end.
-        newly_settled = self._run.state.settled and not self._settled
-        self._settled = self._settled or newly_settled
-        self._read(lambda stream: stream.settle(False) if newly_settled else stream.show())
+        settled = self._run.state.settled
+        self._read(lambda stream: stream.settle(False) if settled else stream.show())
         now = time.monotonic()
         running = [rank.rank for rank in self._run.state.ranks.values() if rank.phase not in ENDED]
         lines = self._folder.due(running, now)
@@ -182,15 +179,11 @@ class TextView(View):
         self._notice_count += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
-        conclusion = state.conclusions.get(FIGURES)
-        is_lasting = (
-            conclusion is not None
-            and time.time() - conclusion.at >= _NAN_DELAY
-            and state.ended is None
-        )
-        if conclusion is not None and is_lasting and conclusion.sentence != self._figures_sentence:
-            self._figures_sentence = conclusion.sentence
-            yield clean(conclusion.sentence) or "All reported figures are finite again."
+        figures = state.conclusions.get(FIGURES)
+        is_new = figures is not None and figures.sentence != self._figures_sentence
+        if figures and is_new and state.ended is None and time.time() - figures.at >= _NAN_DELAY:
+            self._figures_sentence = figures.sentence
+            yield clean(figures.sentence) or "All reported figures are finite again."
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 
@@ -209,14 +202,11 @@ class TextView(View):
 
     def _news_of_hang(self, state: RunState) -> Iterator[str]:
         hang, over = state.hang, state.hang_over
-        if hang is None:
-            return
-        if hang is not self._hang:
-            self._hang, self._is_hang_over = hang, False
+        told, self._hang = self._hang, (hang, over)
+        if hang is not None and hang is not told[0]:
             yield f"Hang report: {clean(hang.verdict)}"
             yield from _hang_places(hang.groups)
-        if over and not self._is_hang_over:
-            self._is_hang_over = True
+        if over and (hang, over) != told:
             yield f"The hang is over: {clean(over)}"
 
     def _show_lines(self, lines: Iterable[Folded]) -> None:

@@ -111,7 +111,6 @@ def snapshot(**changes: object) -> Snapshot:
         record="/records/one",
         now=NOW,
         started=NOW - 12.5,
-        ended=NOW,
         elapsed=12.5,
         ok=True,
     )
@@ -279,7 +278,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("utc")
 def test_run_in_progress_shows_current_time() -> None:
-    for shown in both(snapshot(ok=None, ended=None)):
+    for shown in both(snapshot(ok=None)):
         assert "as of 12:03:05 on 2025-11-21" in shown
 
 
@@ -325,7 +324,7 @@ def test_hang_report_shows_its_time_and_folds_its_stacks() -> None:
 
 def test_hang_in_title_is_not_repeated() -> None:
     stopped = snapshot(hang=hanging(), headline="Stopped at a hang: Rank 1 hangs", ok=False)
-    stopped = replace(stopped, diagnosis=None)
+    stopped = replace(stopped, diagnosis=Diagnosis(""))
     for shown in both(stopped):
         assert shown.count("Rank 1 hangs") == 1
 

@@ -51,7 +51,6 @@ class PanelView(View):
         self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
         self._focus: int | None = None
-        self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._inquiries: list[tuple[int | None, Inquiry]] = []
         self._page = Page(run=run.name)
@@ -120,8 +119,10 @@ class PanelView(View):
             earlier = self._observer.read_before(_BUDGET)
             message["before"] = [lines_message(old) for old in earlier]
         output = self._observer.read(_BUDGET, self._focus)
-        if whole or self._sample_if_due(now):
-            charts = self._is_due("charts", now, _CHARTS * self._slowdown)
+        slowdown = max(1.0, len(self.run.state.ranks) / _FEW)
+        if self._is_due("sample", now, _SAMPLE * slowdown) or whole:
+            self._observer.sample()
+            charts = self._is_due("charts", now, _CHARTS * slowdown)
             message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
         if output:
             message["lines"] = [lines_message(new) for new in output]
@@ -131,21 +132,6 @@ class PanelView(View):
         if message:
             self._sequence += 1
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
-
-    def _sample_if_due(self, now: float) -> bool:
-        """Read samples if due, or if a rank has started or ended and there are only a few."""
-        states = self.run.state.ranks.values()
-        phases = [rank.phase for rank in states]
-        has_changed, self._phases = phases != self._phases, phases
-        is_due = self._is_due("sample", now, _SAMPLE * self._slowdown)
-        if is_due or (has_changed and self._slowdown == 1):
-            self._observer.sample()
-            return True
-        return False
-
-    @property
-    def _slowdown(self) -> float:
-        return max(1.0, len(self._phases) / _FEW)
 
     def _send(self, kind: str, **body: Any) -> None:
         self._page.send({"type": kind, **body})
@@ -375,14 +361,12 @@ class PanelNews:
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
     """Data that the page depends on. `marked`: the ranks that the title is about."""
-    live, diagnosis = snapshot.live, snapshot.diagnosis
-    has_failed = snapshot.ok is False
     return {
         "title": facts.cut(facts.title(snapshot), 600),
-        "level": diagnosis.level if diagnosis else "bad" if has_failed else "calm",
-        "marked": list(diagnosis.ranks) if diagnosis else [],
-        "over": snapshot.ended is not None,
-        "live": live is not None,
+        "level": snapshot.diagnosis.level,
+        "marked": list(snapshot.diagnosis.ranks),
+        "over": snapshot.ok is not None,
+        "live": snapshot.live is not None,
         "stopping": snapshot.stopping,
         "started": snapshot.started,
         "cell": snapshot.cell,

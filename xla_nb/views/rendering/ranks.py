@@ -242,7 +242,7 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     notes = (since, card.device, " · ".join(machine))
     when, *others = (faint(escaped(note)) if note else "" for note in notes)
     about = filter(None, [state, when, bit("", " · ".join(activity)) if activity else "", *others])
-    title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
+    title = heading(4, "font-weight:600;font-size:13px", f"{snapshot.unit} {card.rank}")
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
     row = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline"
@@ -263,8 +263,8 @@ def bar(progress: Bar) -> str:
 
 def _attributes(card: Card, snapshot: Snapshot) -> str:
     """The attributes of a rank's row or tile, which the page makes selectable."""
-    named = snapshot.diagnosis.ranks if snapshot.diagnosis and not snapshot.is_calm else ()
-    marked = " data-marked" if card.rank in named else ""
+    is_marked = card.rank in snapshot.diagnosis.ranks and not snapshot.is_calm
+    marked = " data-marked" if is_marked else ""
     return f' data-rank="{card.rank}" data-phase="{card.phase}"{marked}'
 
 
@@ -304,7 +304,7 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
     """Draw a rank as a sign and its number, with its activity as a tooltip of at most `room`
     bytes."""
     sign = PHASES[card.phase]
-    parts = [facts.name(card, snapshot), card.phase, card.place, card.detail, card.host]
+    parts = [f"{snapshot.unit} {card.rank}", card.phase, card.place, card.detail, card.host]
     text, longest = " · ".join(filter(None, parts)), min(_LONGEST, room)
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
