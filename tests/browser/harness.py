@@ -17,12 +17,12 @@ from xla_nb.monitor.sentences import Trouble
 from xla_nb.record.sample import Sample
 from xla_nb.record.tail import LineBlock
 from xla_nb.views.observer import Lines
-from xla_nb.views.panel import widget
+from xla_nb.views.panel import view
 from xla_nb.views.panel.view import PanelNews, lines_message
 from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
-PANEL = Path(widget.__file__).parent
+PANEL = Path(view.__file__).parent
 _TEXTS = {
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
     "/panel.js": (PANEL.joinpath("panel.js").read_text("utf-8"), "text/javascript"),
@@ -167,7 +167,7 @@ class Panel:
         """Send a whole message."""
         self.drawn = PanelNews()
         self.run = replace(self.run, cards=(), troubles=())
-        self.tell(*cards, **{"whole": True, "before": [], "uplot": widget.uplot(), **about})
+        self.tell(*cards, **{"whole": True, "before": [], "uplot": view.uplot(), **about})
 
     def choose(self, rank: int) -> None:
         """Click on a rank and reply with its details."""

@@ -322,9 +322,7 @@ def test_background_run_does_not_block_other_cells(notebook: LabNotebook) -> Non
 
 def test_reload_shows_saved_snapshot_with_call_for_the_result(notebook: LabNotebook) -> None:
     notebook.execute("from xla_nb.views.panel import view\nsaves, view._SAVE = view._SAVE, 0.5")
-    notebook.execute(
-        "from xla_nb.views.panel import widget\nloads, widget._LOADS = widget._LOADS, 60"
-    )
+    notebook.execute("from xla_nb.views.panel import view\nloads, view._LOADS = view._LOADS, 60")
     run = flow(notebook, "-n 2", TRAIN)
     expect(run.rows("hello from 1")).to_be_visible()
     snapshot = run.output.locator("[class^=xn-saved-]")
@@ -347,7 +345,7 @@ def test_reload_shows_saved_snapshot_with_call_for_the_result(notebook: LabNoteb
     assert "Saved while" not in run.output.inner_text()
     assert call is not None
     assert "2 ranks finished" in notebook.text(notebook.execute(call[0]))
-    notebook.execute("view._SAVE, widget._LOADS = saves, loads")
+    notebook.execute("view._SAVE, view._LOADS = saves, loads")
 
 
 @pytest.mark.leaves("processes")  # of a kernel restarted by an earlier test

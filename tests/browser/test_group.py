@@ -16,7 +16,7 @@ from tests.support.stopping import halt
 from xla_nb.messages.events import ProgramBegan, ProgramEnded
 from xla_nb.monitor.state import ProgramState
 from xla_nb.run.group import DEFAULT
-from xla_nb.views.panel import widget
+from xla_nb.views.panel import view
 from xla_nb.views.snapshot import Diagnosis, Live
 
 ANYWIDGET_WAITS = 2.0  # seconds until a model reports that it failed to load
@@ -212,7 +212,7 @@ def test_panel_works_after_reload_until_ranks_end(restarted: LabNotebook) -> Non
     restarted.execute("%xla_shutdown")
     expect(headline).to_have_count(0)
     expect(output.get_by_text("1 live rank ended").first).to_be_visible()
-    restarted.page.wait_for_timeout(1000 * (widget._LOADS + 0.5))  # until its model is closed
+    restarted.page.wait_for_timeout(1000 * (view._LOADS + 0.5))  # until its model is closed
     expect(output.get_by_text("1 live rank ended").first).to_be_visible()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -48,14 +49,13 @@ class _Stream:
     def __init__(self, rank: int | None, tail: Tail) -> None:
         self.rank = rank
         self.tail = tail
-        self._count = 0
         self._accounted = 0  # lines shown or counted as omitted
-        self._last: list[tuple[int, str]] = []
+        self._last = deque[tuple[int, str]](maxlen=TAIL)  # those of the others
 
-    def show(self) -> Iterator[tuple[int, str]]:
-        """Yield new lines, up to HEAD, each with the offset of its end. Reads a bounded part,
+    def show(self) -> Sequence[tuple[int, str]]:
+        """Return new lines, up to HEAD, each with the offset of its end. Reads a bounded part,
         because a rank may write faster than this reads, and then nothing would check for a stop."""
-        yield from self._read_next() or ()
+        return self._read_next() or ()
 
     def settle(self, final: bool) -> Iterator[tuple[int, str]]:
         """Yield all new lines, or the last ones if there are too many. `final`: no more will
@@ -63,30 +63,27 @@ class _Stream:
         while (lines := self._read_next()) is not None:
             yield from lines
         if final:
-            yield from self._bounded(0, ((_END, line) for line in self.tail.finish()))
-        left_out = self._count - self._accounted - len(self._last)
+            yield from self._bounded((_END, line) for line in self.tail.finish())
+        left_out = self.tail.count - self._accounted - len(self._last)
         if left_out > 0:
             note = f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
             yield self._last[0][0] if self._last else _END, note
         yield from self._last
-        self._accounted, self._last = self._count, []
+        self._accounted = self.tail.count
+        self._last.clear()
 
-    def _read_next(self) -> Iterator[tuple[int, str]] | None:
+    def _read_next(self) -> list[tuple[int, str]] | None:
         # The first lines are all shown, so read only as much at once as takes a moment.
-        block = self.tail.look(None, _READ_BYTES) if self._count < HEAD else self.tail.look(TAIL)
-        if block is None:
-            return None
-        return self._bounded(block.skipped, zip(block.ends, block.lines, strict=True))
+        is_head = self._accounted < HEAD
+        block = self.tail.look(None, _READ_BYTES) if is_head else self.tail.look(TAIL)
+        return None if block is None else self._bounded(zip(block.ends, block.lines, strict=True))
 
-    def _bounded(self, skipped: int, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-        self._count += skipped
-        for end, line in lines:
-            self._count += 1
-            if self._count <= HEAD:
-                self._accounted = self._count
-                yield end, clean(line)
-            else:
-                self._last = [*self._last[-(TAIL - 1) :], (end, clean(line))]
+    def _bounded(self, lines: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+        """The lines that are among the first; of the others, the last ones are kept."""
+        new, room = [(end, clean(line)) for end, line in lines], max(0, HEAD - self._accounted)
+        self._accounted += len(new[:room])
+        self._last += new[room:]
+        return new[:room]
 
 
 class TextView(View):
@@ -140,7 +137,7 @@ class TextView(View):
             sentence += f" · {took(run.elapsed)}"
         return f"{sentence} · files in {path}"
 
-    def _read(self, read_stream: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:
+    def _read(self, read_stream: Callable[[_Stream], Iterable[tuple[int, str]]]) -> None:
         """Read new lines of each stream, for each rank in the order in which they were written."""
         self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:

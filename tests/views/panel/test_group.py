@@ -196,10 +196,10 @@ def test_shutdown_request_is_acknowledged_and_ends_the_ranks(panel, kernel):
 
 def test_shutdown_closes_the_widget(panel, kernel):
     panel.whole()
-    kernel.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.1")
+    kernel.ok("from xla_nb.views.panel import view\nwaits, view._LOADS = view._LOADS, 0.1")
     shown = kernel.ok("%xla_shutdown")
     assert "Ended ranks 0, 1." in shown.stdout
-    kernel.ok("panel.join(60)\nwidget._LOADS = waits")
+    kernel.ok("panel.join(60)\nview._LOADS = waits")
     kernel.ok("import time\nwhile panel._page.comm is not None: time.sleep(0.02)")
 
 

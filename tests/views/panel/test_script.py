@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from xla_nb.views.panel import widget
+from xla_nb.views.panel import view
 
-FOLDER = Path(widget.__file__).parent
+FOLDER = Path(view.__file__).parent
 #: The top-level names of a script. `defined` splits `const [A, B] = …`.
 DEFINED = re.compile(r"^(?:async function|function|class|const) (\[[^\]]*\]|\w+)", re.MULTILINE)
 
@@ -24,7 +24,7 @@ def test_each_name_is_defined_once_and_used() -> None:
 
 
 def test_chart_library_is_a_small_licensed_release() -> None:
-    library = widget.uplot()
+    library = view.uplot()
     assert len(library.encode()) <= 60_000
     assert re.search(r"^/\*! https://github.com/leeoniya/uPlot \(v[\d.]+\) \*/$", library, re.M)
     assert "MIT" in (FOLDER / "vendor" / "uPlot.LICENSE").read_text("utf-8")

@@ -243,7 +243,7 @@ def test_widget_of_ended_run_closes_after_time_to_load(notebook):
     opened = {m["comm_id"] for m in page.of("comm_open")}
     closed = {m["comm_id"] for m in page.of("comm_close")}  # may include an earlier widget
     assert not closed & opened  # a page still loading it would report an error
-    notebook.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.1")
+    notebook.ok("from xla_nb.views.panel import view\nwaits, view._LOADS = view._LOADS, 0.1")
     page = launched(notebook, PRINT)
     opened = {m["comm_id"] for m in page.of("comm_open")}
     closed |= {m["comm_id"] for m in page.of("comm_close")}
@@ -251,7 +251,7 @@ def test_widget_of_ended_run_closes_after_time_to_load(notebook):
         message = notebook.client.get_iopub_msg(timeout=60)
         if message["msg_type"] == "comm_close":
             closed.add(message["content"]["comm_id"])
-    notebook.ok("widget._LOADS = waits")
+    notebook.ok("view._LOADS = waits")
 
 
 def test_saved_snapshot_is_displayed_from_the_start(notebook):

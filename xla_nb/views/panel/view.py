@@ -11,17 +11,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+
+import anywidget
+import traitlets
 
 from xla_nb import ansi
 from xla_nb.monitor.stacks import Inquiry
 from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.views import facts, picture
-from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, Guarded, View, slot
+from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, Guarded, View, shell, slot
 from xla_nb.views.observer import Lines, Observer
-from xla_nb.views.panel.widget import Page, uplot
 from xla_nb.views.rendering import figures, html
 from xla_nb.views.rendering.tags import coloured
 from xla_nb.views.snapshot import STREAMS, Snapshot
@@ -34,6 +37,7 @@ _SAVE, _FIRST_SAVE = 10.0, 2.0  # seconds between saved snapshots, and until the
 _BUDGET = 500  # approximate lines of output per message
 _MAX_LINES = 1000  # maximum lines per request of the page
 _LONGEST = 4000  # characters of a line on the page
+_LOADS = 10.0  # seconds for a page to load a widget; closing it earlier is an error on the page
 NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
@@ -179,18 +183,17 @@ class PanelView(View):
     def _handle_requests(self) -> None:
         while not self._inbox.empty():
             message = self._inbox.get()
+            self._due["beat"] = 0.0  # an idle panel too: the user waits
             if "request" in message:
                 self._send("ack", request=message["request"])
             match message["type"]:
                 case "whole":
                     self._whole = True
-                    self._due["beat"] = 0.0
-                case "focus":  # the user waits for details
+                case "focus":
                     self._focus = message["rank"]
-                    self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)
-                case "stacks":  # an idle panel looks for answers too
+                    self._due |= dict.fromkeys(("sample", "charts"), 0.0)
+                case "stacks":
                     self._inquiries.append((message["request"], Inquiry(self.run)))
-                    self._due["beat"] = 0.0
                 case "earlier":
                     self._send_earlier(message)
                 case "stop":  # at once, in `_receive`
@@ -345,8 +348,7 @@ class PanelNews:
             "ranks": [card.rank for card in snapshot.cards],
         }
         rendered = html.parts(snapshot, focus)
-        news: dict[str, Any] = {}
-        news |= {name: part for name, part in data.items() if self._is_news(name, part)}
+        news: dict[str, Any] = {n: part for n, part in data.items() if self._is_news(n, part)}
         if changed := {n: part for n, part in rendered.items() if self._is_news(f"part {n}", part)}:
             news["parts"] = changed
         series = snapshot.series if charts else ()
@@ -398,3 +400,81 @@ def _coloured(clean: Sequence[str]) -> dict[str, Any]:
         "lines": [coloured(line, _LONGEST) for line in clean],
         "sizes": [len(line.encode()) + 1 for line in clean],
     }
+
+
+# ---------------------------------------------------------------- the widget
+
+
+def uplot() -> str:
+    """Return the chart library as released: a script that defines `uPlot`. It is sent to an open
+    page, because a page would take half as long again to open with it."""
+    return Path(__file__).with_name("vendor").joinpath("uPlot.min.js").read_text("utf-8")
+
+
+class Page(anywidget.AnyWidget):  # type: ignore[misc]
+    """The widget. `run` is the name of the run. `end` is the HTML that remains when the run is
+    over, because no update of the cell's output reaches a page that was reloaded."""
+
+    _esm = Path(__file__).with_name("panel.js")
+    _css = Path(__file__).with_name("panel.css")
+    run = traitlets.Unicode().tag(sync=True)
+    end = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run=run)
+        _receive_during_cell(self)
+        _stay_busy(getattr(shell(), "kernel", None))
+
+    def leave(self, html: str) -> None:
+        """Close the widget after pages had time to load it, leaving `html`."""
+        self.end = html
+        timer = threading.Timer(_LOADS, self._end)
+        timer.daemon = True
+        timer.start()
+
+    def _end(self) -> None:
+        self.layout.close()  # ipywidgets makes one for each widget, and never closes it
+        self.close()
+
+
+def _receive_during_cell(page: Page) -> None:
+    """Receive messages from the page while the cell blocks.
+
+    ipykernel 7.4 handles them on the subshell that opened the comm, which is busy with the cell;
+    7.1 to 7.3 use the subshell they arrive on. The hook is private to ipykernel; without it the
+    page falls back to interrupting the kernel.
+    """
+    comm: Any = page.comm
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, default: default
+
+
+def _stay_busy(kernel: Any) -> None:
+    """Make a kernel report "busy" until its cell has ended.
+
+    When a kernel answers a page on a subshell, it publishes "busy" and then "idle", which front
+    ends apply to the whole kernel. So each "idle" of another thread is followed by the "busy" of
+    the main thread's message. The "idle" of that message, which clients wait for, remains the last.
+    `_publish_status` is private to ipykernel; without it the statuses stay as they were.
+    """
+    publish_status: Any = getattr(kernel, "_publish_status", None)
+    if publish_status is None or getattr(publish_status, "_xla_nb", False):
+        return
+    lock = threading.Lock()
+    cell_request = kernel.get_parent("shell") if _in_main_thread() else None  # this very cell
+
+    def publish(status: str, channel: str, parent: Any = None) -> None:
+        nonlocal cell_request
+        with lock:
+            publish_status(status, channel, parent)
+            if _in_main_thread():
+                cell_request = (parent or kernel.get_parent(channel)) if status == "busy" else None
+            elif status == "idle" and cell_request:
+                publish_status("busy", "shell", cell_request)
+
+    publish._xla_nb = True  # type: ignore[attr-defined]
+    kernel._publish_status = publish
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

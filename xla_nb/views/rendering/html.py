@@ -8,7 +8,6 @@ pattern for each property; no `var()`, no `break-inside` but the older `page-bre
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 
@@ -249,7 +248,6 @@ _NEWEST = 6  # rows shown unfolded
 _OUTCOME = "outcome"
 _TITLES = ("", "cell", "ranks", _OUTCOME, "took", "started")
 _LONGEST_OUTCOME = 300  # characters of an outcome
-_CACHED_ROWS = 256  # rows cached, so they are not drawn again whenever another cell ends
 
 
 def _cells(live: Live | None) -> str:
@@ -272,7 +270,6 @@ def _cell_table(cells: Sequence[ProgramState]) -> str:
     return table([faint(title) for title in _TITLES], rows, styles)
 
 
-@functools.lru_cache(_CACHED_ROWS)
 def _cell_row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[str, ...]:
     sign, time = PHASES["running"], ""
     if ended is not None:
