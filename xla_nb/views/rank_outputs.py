@@ -146,8 +146,8 @@ class Beside(View):
         self._view.withdraw()
 
     def _show(self) -> None:
-        if self._displays.look():
-            self._due += self._destination.show(self._displays.shown) / _BYTES_PER_SECOND
+        if shown := self._displays.look():
+            self._due += self._destination.show(shown) / _BYTES_PER_SECOND
 
 
 class Displays:
@@ -157,24 +157,18 @@ class Displays:
         self._run = run
         self._readers: dict[int, Reader] = {}
 
-    @property
-    def shown(self) -> dict[int, Shown]:
-        return {rank: reader.shown for rank, reader in self._readers.items()}
-
-    def look(self) -> bool:
-        """Read new displays. Returns whether there were any."""
+    def look(self) -> dict[int, Shown]:
+        """Read new displays. Returns all displays by rank; nothing if there are no new ones."""
         for rank in list(self._run.state.ranks):
             if rank not in self._readers:
                 self._readers[rank] = Reader(self._run.record.displays(rank))
         news = [reader.look() for reader in self._readers.values()]  # all of them
-        return any(news)
+        return {rank: reader.shown for rank, reader in self._readers.items()} if any(news) else {}
 
 
 def show(run: RecordedRun) -> None:
     """Show the displays of a run's ranks in the cell being executed."""
-    displays = Displays(run)
-    if displays.look():
-        Outputs().show(displays.shown)
+    Outputs().show(Displays(run).look())
 
 
 # ---------------------------------------------------------------- destinations

@@ -92,7 +92,8 @@ class TextView(View):
     def __init__(self, run: Run, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._run = run
         self._out = out or sys.stdout
-        self._is_live = _is_live(self._out)
+        # A terminal or a notebook, where `\r` rewrites the line.
+        self._is_live = self._out.isatty() or hasattr(self._out, "pub_thread")
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._switches: dict[int | None, SwitchLog] = {}
@@ -261,11 +262,6 @@ def _hang_places(groups: Sequence[StackGroup]) -> Iterator[str]:
         yield from (f"  {clean(line)}" for line in stacks.text([shortened_group]).splitlines())
     if groups[GROUPS:]:
         yield f"  … {several(len(groups) - GROUPS, 'more place')}: %xla_stacks, or the run's record"
-
-
-def _is_live(stream: TextIO) -> bool:
-    """Whether `stream` belongs to a terminal or a notebook, where `\\r` rewrites the line."""
-    return stream.isatty() or hasattr(stream, "pub_thread")
 
 
 #: Seconds after an error before it is printed as a line. If the run ends earlier, the picture shows

@@ -55,6 +55,7 @@ class PanelView(View):
         self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
         self._focus: int | None = None
+        self._snapshot_class = f"xn-saved-{run.name}"  # of the display below the widget (panel.js)
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._inquiries: list[tuple[int | None, Inquiry]] = []
         self._page = Page(run=run.name)
@@ -139,11 +140,6 @@ class PanelView(View):
 
     def _send(self, kind: str, **body: Any) -> None:
         self._page.send({"type": kind, **body})
-
-    @property
-    def _snapshot_class(self) -> str:
-        """The CSS class of the display below the widget (panel.js)."""
-        return f"xn-saved-{self.run.name}"
 
     def _snapshot(self, html: str) -> str:
         return f'<div class="{self._snapshot_class}">{html}</div>'

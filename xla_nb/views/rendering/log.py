@@ -10,16 +10,12 @@ from operator import attrgetter
 from xla_nb.views import facts, folding
 from xla_nb.views.folding import Folded
 from xla_nb.views.rendering import bounds
-from xla_nb.views.rendering.style import FAINT
+from xla_nb.views.rendering.style import FAINT, OUTPUT
 from xla_nb.views.rendering.tags import coloured, div, faint, gap, in_parts, uncoloured, unseen
 from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot
 
 _ENDS = (8, 16)  # lines shown unfolded, at the start and at the end
 _MARKUP_BYTES = 120  # bytes of markup per line
-_LIST = (
-    "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
-    "list-style:none;margin:0;padding:0"
-)
 
 
 def folded(
@@ -62,7 +58,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     def draw_list(part: Sequence[Folded]) -> str:
         groups = groupby(part, attrgetter("stream", "who"))
         items = (_item(*head, [line.line for line in group], label_width) for head, group in groups)
-        return f'<ul style="{_LIST}">{"".join(items)}</ul>'
+        return f'<ul style="{OUTPUT};list-style:none">{"".join(items)}</ul>'
 
     log = in_parts(lines, draw_list, "lines", _ENDS, attrgetter("line"))
     notes = (div(f"font-size:12px;{FAINT}", note) for note in bounds.notes_on_output(snapshot))

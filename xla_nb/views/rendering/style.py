@@ -13,6 +13,7 @@ from xla_nb.views.snapshot import Phase
 
 SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
+OUTPUT = f"{MONO};font-size:12px;line-height:1.5;white-space:pre-wrap;margin:0;padding:0"
 FAINT = "opacity:.75"
 EDGE = "#80808052"
 BLUE, GREEN, RED, AMBER, GREY = "#1f6feb", "#1a7f37", "#cf222e", "#9a6700", "#656d76"

@@ -11,7 +11,7 @@ from typing import TypeVar
 from xla_nb import ansi
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds
-from xla_nb.views.rendering.style import FAINT, MONO
+from xla_nb.views.rendering.style import FAINT, MONO, OUTPUT
 
 #: Style that avoids a page break inside an element.
 WHOLE = "page-break-inside:avoid"
@@ -117,15 +117,10 @@ def unseen(title: str) -> str:
     )
 
 
-def pre(lines: Iterable[str], edge: str = "") -> str:
-    """Preformatted lines, wrapped; `edge` is the colour of a border on their left."""
-    border = f"0;border-left:3px solid {edge};padding-left:8px" if edge else "0"
-    style = (
-        "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;margin:0;"
-        "padding:0;overflow-wrap:break-word;word-break:normal;background:transparent;"
-        f"border:{border}"
-    )
-    return f'<pre style="{style}">{chr(10).join(lines)}</pre>'
+def pre(lines: Iterable[str]) -> str:
+    """Preformatted lines, wrapped."""
+    wrap = "overflow-wrap:break-word;word-break:normal;background:transparent;border:0"
+    return f'<pre style="{OUTPUT};{wrap}">{chr(10).join(lines)}</pre>'
 
 
 def boxed(lines: Sequence[str], colour: str) -> str:
