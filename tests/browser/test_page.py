@@ -309,8 +309,8 @@ def test_stop_reason_appears_once_and_stack_in_notice_keeps_its_lines(panel: Pan
     expect(panel.page.locator(".xn-sub")).to_contain_text(f"stopping: {why}")
 
 
-def test_headline_is_the_title_without_diagnosis(panel: Panel) -> None:
-    panel.tell(headline="Rank 1 failed", ok=False)
+def test_diagnosis_of_failed_run_is_the_title(panel: Panel) -> None:
+    panel.tell(diagnosis=warned("Rank 1 failed", level="bad"), ok=False)
     expect(panel.page.get_by_role("heading", level=3)).to_contain_text("Rank 1 failed")
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-level", "bad")
 
