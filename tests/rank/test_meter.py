@@ -431,8 +431,8 @@ def test_idle_rank_is_sampled_once_and_then_rarely(metered):
 
 def test_sample_has_seconds_of_all_waits_so_far(metered):
     metered.waited = 12.5
-    metered.book.loading.add(3.0)
-    metered.book.loading.add(1.0)
+    metered.book.loading.add_around(3.0, is_first=True)
+    metered.book.loading.add_around(1.0, is_first=False)
     seen = metered.final()
     assert (seen.waited, seen.lock_waited) == (12.5, 0.0)
     assert (seen.data_waited, seen.first_data_waited) == (4.0, 3.0)
