@@ -28,7 +28,7 @@ def test_building_parses_no_earlier_cells_again(notebook, monkeypatch):
     read, parse = [], ast.parse
     monkeypatch.setattr(ast, "parse", lambda *text: read.append(text) or parse(*text))
     again = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
-    assert again.imports == first.imports == ("xml.dom",)
+    assert again.parcel.imports == first.parcel.imports == ("xml.dom",)
     assert len(read) <= 1, read  # only the text of `f`
 
 
@@ -84,7 +84,7 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
 
 
 def test_module_map_is_written_next_to_the_module_in_a_private_folder(tmp_path):
-    table = ModuleMap({"c": "ü = 1"}, "c", 64, "x", {"a": "list"}, ("a.b",))
+    table = ModuleMap({"c": "ü = 1"}, "c", 64, "x", {"a": "list"})
     assert ModuleMap.parse(table.text()) == table
     program, path = Program("m", None, "c", body="x = 1\n", restored=("a",)), tmp_path / "p/m.py"
     before = os.umask(0)

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xla_nb.live_ranks.unit_pickler import LiveUnits, Tokens, UnitPickler
+from xla_nb.live_ranks.unit_pickler import LiveUnits, Numbers, UnitPickler
 from xla_nb.pickling import module_objects
 from xla_nb.pickling.functions_and_classes import Notebook
 from xla_nb.pickling.pickler import packed
@@ -51,15 +51,15 @@ def of(
     if any(part in test for part in ON_PURPOSE):
         return {}
     module_objects.of_this_process().look()
-    book, tokens, held = Notebook(values, labelled, (), dir(builtins)), Tokens(), []
-    live, found, seen = LiveUnits(book, tokens), dict[str, bytes](), set[int]()
+    book, numbers, held = Notebook(values, labelled, (), dir(builtins)), Numbers(), []
+    live, found, seen = LiveUnits(book, numbers), dict[str, bytes](), set[int]()
     todo: list[tuple[str, int, Any]] = [(name, 0, value) for name, value in values.items()]
     for name, token, value in todo:
         unit = live.part_of({token: value} if token else {}, None)
         made = packed({} if token else {name: value}, unit, UnitPickler)
         held.append(made)  # so that no other object reuses the id of a temporary one
         found[name] = bytes(made.stream) + b"".join(bytes(one.raw()) for one in made.buffers)
-        fresh = {key: one for key, one in unit.refers.items() if key not in seen}
+        fresh = {key: one for key, one in unit.met.refers.items() if key not in seen}
         seen |= fresh.keys()
         if follow:
             todo += ((f"{one.__qualname__} ({key})", key, one) for key, one in fresh.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import linecache
 import os
 import sys
@@ -18,9 +17,9 @@ from tests.support import echo
 from tests.support.notebook_double import Notebook
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits
-from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
+from xla_nb.pickling.rebuild import Definitions
 from xla_nb.program.build import Cell, Program, build
 from xla_nb.program.cell_text import Cells
 from xla_nb.program.module_file import ModuleMap
@@ -55,7 +54,7 @@ class LiveRank:
         """Pack what a cell needs that uses these notebook names."""
         mine = {n: one for n, one in held.items() if n not in self.remote and n[:2] != "__"}
         known = self.remote | set(__builtins__) | _ALWAYS  # type: ignore[arg-type]
-        live = LiveUnits(Names(mine, known=known), self.sent.tokens)
+        live = LiveUnits(Names(mine, known=known), self.sent.numbers)
         roots = {name: mine[name] for name in names if name in mine}
         return self.sent.pack(roots, live, self.remote)
 
@@ -119,8 +118,6 @@ class LiveNotebook(Notebook):
         rank.labelled = Cells(self.cells).labelled
         self.sent, self.notes = rank.open(program.parcel, self.values), program.notes
         rank.sent.confirm()
-        for name in program.imports:
-            importlib.import_module(name)
         rank.values.update(rank=0, world_size=4, device="xla:0", lock="the lock")
         before = dict(rank.values)
         table = ModuleMap(dict(program.sources), program.label, program.flags, body=program.body)

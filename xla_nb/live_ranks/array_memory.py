@@ -8,7 +8,7 @@ digest, and certain.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from xla_nb.pickling.parcel import Packed, address_of
@@ -37,37 +37,35 @@ class Memory:
         sizes = [(first.nbytes, second.nbytes) for first, second in zip(sent, pieces, strict=True)]
         return all(first == second for first, second in sizes) and all(map(_equal, sent, pieces))
 
-    def keep(self, sent: SentMemory) -> None:
+    def keep(self, copies: Mapping[Place, memoryview]) -> None:
         """Record that it was sent and drop the current memory."""
-        copies = [sent.find(raw) for raw in self._current]
-        known = [copy for copy in copies if copy is not None]
-        self.sent = known if len(known) == len(copies) else None  # None: it is sent again
+        sent = [copy for raw in self._current if (copy := _copy_of(raw, copies)) is not None]
+        self.sent = sent if len(sent) == len(self._current) else None  # None: it is sent again
         self._current, self._owner = [], None
 
 
-class SentMemory:
-    """The memory in a parcel's file, found by its addresses in the notebook; memory created for the
-    pickle, such as Arrow's buffers, by its content."""
+def copies_of(
+    parcel: Packed, copies: Iterable[memoryview], kept: Iterable[Memory]
+) -> dict[Place, memoryview]:
+    """Return the memory in a parcel's file, and that of units sent before, by its place in the
+    notebook."""
+    sent = dict(zip(Memory(parcel).places, copies, strict=True))
+    for unit in kept:
+        sent.update(zip(unit.places, unit.sent or (), strict=False))
+    return sent
 
-    def __init__(self, parcel: Packed, copies: Sequence[memoryview]) -> None:
-        raws = [buffer.raw() for buffer in parcel.buffers]
-        self._copies = {
-            (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
-        }
 
-    def add(self, memory: Memory) -> None:
-        """Add the memory of a unit that was sent before."""
-        self._copies.update(zip(memory.places, memory.sent or (), strict=False))
-
-    def find(self, raw: memoryview) -> memoryview | None:
-        address, size = address_of(raw), raw.nbytes
-        if (address, size) in self._copies:
-            return self._copies[address, size]
-        for (first, length), copy in self._copies.items():
-            if first <= address and address + size <= first + length:
-                return copy[address - first :][:size]
-        alike = (copy for copy in self._copies.values() if copy.nbytes == size)
-        return next((copy for copy in alike if _equal(copy, raw)), None)
+def _copy_of(raw: memoryview, copies: Mapping[Place, memoryview]) -> memoryview | None:
+    """Return what was sent of memory; of memory created for the pickle, such as Arrow's buffers, by
+    its content."""
+    address, size = address_of(raw), raw.nbytes
+    if (address, size) in copies:
+        return copies[address, size]
+    for (first, length), copy in copies.items():
+        if first <= address and address + size <= first + length:
+            return copy[address - first :][:size]
+    alike = (copy for copy in copies.values() if copy.nbytes == size)
+    return next((copy for copy in alike if _equal(copy, raw)), None)
 
 
 def _equal(sent: memoryview, current: memoryview) -> bool:

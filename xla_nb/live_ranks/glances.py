@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from xla_nb.pickling import code_facts
+from xla_nb.pickling import code_facts, rebuild
 
 _MAX_OBJECTS = 2000  # objects, beyond which a pickle is as fast
 _CONSTANT_TYPES = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
@@ -80,7 +80,7 @@ def _in_whole(definition: Any) -> list[Any]:
     content = {
         name: part
         for name, part in vars(definition).items()
-        if name != "__slotnames__" and not code_facts.is_made_by_type(definition, part)
+        if name != "__slotnames__" and not rebuild.is_made_by_type(definition, part)
     }
     names = definition.__name__, definition.__qualname__
     return [*names, *definition.__bases__, _END, *_pairs(content)][::-1]

@@ -25,7 +25,7 @@ from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
 from xla_nb.pickling.rebuild import Call
 
-#: A name, the token of a definition, or a module and a name set in it.
+#: A name, the number of a definition, or a module and a name set in it.
 Key: TypeAlias = str | int | own_modules.Key
 
 
@@ -34,16 +34,13 @@ class Unit:
     """The result of pickling a unit, and what it shares with others.
 
     `digest` is that of its pickle without `memory`, the memory of its arrays and tensors. `glanced`
-    are the objects of which it consists, if these, together with `modules`, suffice to detect a
-    change. `refers` are the definitions in it by token, `met` what was met in it. `itself` returns
-    the value, if an equal one that was created again would not do.
+    are the objects of which it consists, if these suffice to detect a change, `met` what was met in
+    it. `itself` returns the value, if an equal one that was created again would not do.
     """
 
     digest: bytes
     memory: Memory
     glanced: list[object] | None
-    modules: tuple[object, ...]
-    refers: Mapping[int, Any]
     met: Met
     shares: sharing.Parts
     itself: Callable[[], object]
@@ -105,7 +102,7 @@ class Look:
                     raise
                 continue
             self._live.met.take(unit.met)
-            self._todo.update((t, part) for t, part in unit.refers.items() if t not in self.objects)
+            self._todo.update(self._not_seen(unit.met.refers))
             if isinstance(obj, type):
                 for subclass in self._live.subclasses(obj):
                     self._live.met.names.setdefault(subclass.__name__, [])
@@ -124,11 +121,7 @@ class Look:
     def _unit(self, key: Key, obj: Any) -> Unit:
         glanced = glance(obj, whole=isinstance(key, int))
         previous = self._previous.get(key)
-        if (
-            previous is not None
-            and same(previous.glanced, glanced)
-            and previous.modules == self._modules(previous.met)
-        ):
+        if previous is not None and same(previous.glanced, glanced):
             return previous
         live, parcel, memory, shares = self._packed({key: obj})
         if glanced is not None:  # only these objects are the same next time
@@ -150,8 +143,6 @@ class Look:
             digest=digest.digest(),
             memory=memory,
             glanced=glanced,
-            modules=self._modules(live.met),
-            refers=live.refers,
             met=live.met,
             shares=shares,
             itself=_reference_to(None if is_constant else obj),
@@ -190,14 +181,6 @@ class Look:
         places = ((start, start + size) for start, size in memory.places if start not in fixed)
         pieces = (*places, *parcel.writer.gaps)
         return live, parcel, memory, sharing.Parts(objects, pieces)
-
-    def _modules(self, met: Met) -> tuple[object, ...]:
-        """Return the modules that code uses, and the number of imported modules: submodules of
-        packages may have been imported since."""
-        values = self._live.notebook.values
-        used = (values[name] for name in sorted(met.names) if name in values)
-        modules = tuple(value for value in used if isinstance(value, types.ModuleType))
-        return (*modules, len(sys.modules)) if modules else ()
 
 
 def _array_types() -> tuple[type, ...]:

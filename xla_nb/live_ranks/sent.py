@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xla_nb.live_ranks import sharing
-from xla_nb.live_ranks.array_memory import SentMemory
+from xla_nb.live_ranks.array_memory import copies_of
 from xla_nb.live_ranks.looking import Key, Look, Unit
-from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
+from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Numbers, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import (
     code_facts,
@@ -55,12 +55,11 @@ class Sent:
 
     needs  the names that ranks have bound, each with the names in the statements that bound it
     notes  sentences for the user about what `pack` has packed
-    names  those whose values it has packed
     reads  the names read by the functions that the cell needs
     """
 
     def __init__(self) -> None:
-        self.tokens = Tokens()
+        self.numbers = Numbers()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
         # Set in modules, even on ranks that may have lost everything else.
@@ -74,11 +73,8 @@ class Sent:
         self._last_set_keys = set()
         self._units: dict[Key, Unit] = {}
         self._imports = module_objects.of_this_process().numbers()
-        self._reloaded: Set[str] = frozenset()  # modules that were re-imported since
         self._imported: set[str] = set()
-        self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
-        self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
         self._staged: Callable[[], None] | None = None  # to call once ranks have what was packed
         self._is_sure = True
@@ -105,15 +101,17 @@ class Sent:
 
         `live` collects as it does when everything is sent. Raises what pickling raises.
         """
-        module_objects.of_this_process().look()
-        self._reloaded = module_objects.of_this_process().imported_since(self._imports)
+        modules = module_objects.of_this_process()
+        modules.look()
         # After a failed launch it is unknown whether ranks opened what it sent.
         self._is_sure, self._staged, self.notes = self._staged is None, None, []
         if not self._is_sure:
             self._units = {key: unit for key, unit in self._units.items() if not _is_former(key)}
-        ended = self.tokens.ended()
-        self._dropped |= ended & self._on_ranks
-        self._on_ranks -= ended
+        self._dropped |= self.numbers.ended()
+        reloaded, numbers = modules.imported_since(self._imports), modules.numbers()
+        for key, unit in list(self._units.items()):  # ranks may have set constants there
+            if isinstance(key, tuple) and key[0] in reloaded and unit.itself() is None:
+                del self._units[key]
         deleted, self._deleted = self._deleted, set()
         # Arguments are new for each call: ranks' changes to the last ones do not count.
         for name in (ARGUMENTS, *deleted, *remote):
@@ -131,7 +129,7 @@ class Sent:
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
-        final.on_ranks = self._on_ranks
+        final.on_ranks = self._units.keys()
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
@@ -141,23 +139,20 @@ class Sent:
         live.notes |= final.notes
         live.notes, self._told = live.notes - self._told, self._told | live.notes
         parcel = SentParcel(plain.stream, plain.buffers, plain.writer, plain.imports)
-        self.names = {key for key in sent if type(key) is str}
         set_keys = {key for key, obj in final.sets.items() if not isinstance(obj, own_modules.Told)}
-        written, imports = final.written, live.imports
+        imports = live.imports
 
         def record() -> None:
-            memory = SentMemory(parcel, parcel.copies)
+            # The parcel may refer to values of the holders on ranks.
+            copies = copies_of(parcel, parcel.copies, (unit.memory for unit in holders))
             parcel.copies.clear()
-            for unit in holders:  # the parcel may refer to some of their values on ranks
-                memory.add(unit.memory)
             for key in sent:
-                units[key].memory.keep(memory)
+                units[key].memory.keep(copies)
             self._units, self._last_set_keys = units, set_keys
             self._awaited = (self._awaited | gone).difference(units)
-            self._on_ranks |= written
             self._dropped.clear()
             self._imported |= imports
-            self._imports = module_objects.of_this_process().numbers()
+            self._imports = numbers
 
         self._staged = record
         return parcel
@@ -274,13 +269,9 @@ class Sent:
         return sent, {}, []
 
     def _is_new(self, key: Key, unit: Unit) -> bool:
-        """True if ranks have another object or none: the name is new or was rebound, such as by
-        re-importing its module."""
+        """True if ranks have another object or none: the name is new or was rebound."""
         previous = self._units.get(key)
-        if previous is None or previous.itself() is not unit.itself():
-            return True
-        is_constant = unit.itself() is None  # no object that it could still have from elsewhere
-        return isinstance(key, tuple) and key[0] in self._reloaded and is_constant
+        return previous is None or previous.itself() is not unit.itself()
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
         previous = self._units.get(key)
@@ -327,7 +318,7 @@ class Sent:
     def _is_refilled(self, key: int, definition: Any) -> bool:
         """True if ranks had this definition, if only by importing its module, and may have set
         something in it."""
-        if key not in self._on_ranks and self.tokens.place(definition) is None:
+        if key not in self._units and self.numbers.place(definition) is None:
             return False
         return isinstance(definition, type) or bool(vars(definition))
 
@@ -387,7 +378,7 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _call_for_part(value: object, *places: rebuild.Place) -> Call:
-    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, _class_name(value)))
+    return Call(rebuild.part_held, (places, _class_name(value)))
 
 
 def _class_name(value: object) -> str:

@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -100,19 +100,6 @@ def globals_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the globals that code, or code defined in it, reads, sets or deletes, in order."""
     names = (step.argval for step in _steps(code) if step.opname.endswith("_GLOBAL"))
     return tuple(dict.fromkeys(names))
-
-
-def submodules(names: Collection[str], values: Iterable[object]) -> list[types.ModuleType]:
-    """Return the imported submodules of packages among `values` whose dotted parts are all in
-    `names`, such as `concurrent.futures`."""
-    packages: Iterator[Any] = (v for v in values if issubclass(type(v), types.ModuleType))
-    prefixes = [f"{pkg.__name__}." for pkg in packages if getattr(pkg, "__package__", None)]
-    return [
-        module
-        for name, module in (list(sys.modules.items()) if prefixes else ())
-        for prefix in prefixes
-        if name.startswith(prefix) and all(part in names for part in name[len(prefix) :].split("."))
-    ]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -408,6 +395,15 @@ def importable(definition: Any) -> bool:
     return is_found_by_name(definition) and not is_the_notebooks(definition)
 
 
+def imported_as(value: Any) -> str:
+    """Return a name by which both sides can import a value: a module's name, or a function's or
+    class's with its module; empty for anything else."""
+    if type(value) is types.ModuleType:
+        return value.__name__ if sys.modules.get(value.__name__) is value else ""
+    is_code = type(value) in (types.FunctionType, types.BuiltinFunctionType, type)
+    return f"{value.__module__}.{value.__qualname__}" if is_code and importable(value) else ""
+
+
 def is_found_by_name(definition: Any) -> bool:
     """True if its module holds it under its name in this process."""
     module, path = _module_and_path(definition)
@@ -502,12 +498,6 @@ def is_modules(globals_: dict[str, Any], name: str) -> bool:
     return is_imported and name != "__main__" and vars(module) is globals_
 
 
-def is_made_by_type(cls: type, value: object) -> bool:
-    """True for what every class gets for itself: `__dict__`, `__weakref__` and its slots."""
-    kinds = types.GetSetDescriptorType, types.MemberDescriptorType
-    return isinstance(value, kinds) and value.__objclass__ is cls
-
-
 def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
     """Return the contents of a cache that is not `typed`: arguments and result, the least recently
     used first.
@@ -561,15 +551,10 @@ def is_made_by_pickle_alone(kind: type) -> bool:
 
 
 def is_refillable(kind: type) -> bool:
-    """True if its instances consist of their `__dict__` and slots only."""
-    return built_in_base(kind) is object and is_copied(kind)
-
-
-def is_copied(kind: type) -> bool:
-    """True if Python's own pickling supports its instances, as it does not support locks."""
-    has_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
+    """True if its instances consist of their `__dict__` and slots only, unlike locks."""
     has_slots = any("__slots__" in vars(base) for base in kind.__mro__)
-    return (has_dict or has_slots) and not hasattr(kind, "__getnewargs__")
+    has_state = kind.__dictoffset__ != 0 or kind is object or has_slots
+    return built_in_base(kind) is object and has_state and not hasattr(kind, "__getnewargs__")
 
 
 def is_disguised(kind: type) -> bool:

@@ -55,8 +55,7 @@ class Notebook(NamedTuple):
     known: Container[str] = ()
 
 
-#: For pickles that do not belong to a notebook.
-NO_NOTEBOOK, NO_USES = Notebook(), own_modules.Uses()
+NO_NOTEBOOK = Notebook()
 
 
 class Met:
@@ -64,6 +63,7 @@ class Met:
 
     names        of globals that code uses, each with the code
     definitions  functions, caches and classes that are sent as they are
+    refers       for live ranks, the classes and functions named or contained, by number
     labels       of the cells that code comes from
     uses         the modules that all this leads to, and the names that code uses
     """
@@ -71,6 +71,7 @@ class Met:
     def __init__(self) -> None:
         self.names: dict[str, list[types.CodeType]] = {}
         self.definitions: dict[int, Any] = {}
+        self.refers: dict[int, Any] = {}
         self.labels: set[str] = set()
         self.uses = own_modules.Uses()
 
@@ -84,6 +85,7 @@ class Met:
         for name, code in other.names.items():
             self.names.setdefault(name, []).extend(code)
         self.definitions |= other.definitions
+        self.refers |= other.refers
         self.labels |= other.labels
         self.uses.take(other.uses)
 
@@ -94,7 +96,7 @@ class Live:
     Names are not part of a function: `names_met` returns those that must be sent as well. Only a
     function reached through data `carries` the names that hold constants and code, which data may
     need. Unless `joins`, functions share globals of their own instead of those of the module in
-    which the pickle is opened. `uses` are those of what else is sent. A pickle collects
+    which the pickle is opened. A pickle collects
 
     met       everything it has met
     writing   the name and value being written
@@ -104,16 +106,11 @@ class Live:
               since instances are hashed, compared and given their state by methods of their classes
               while a pickle is opened
     optional  what is sent if possible: the name of a part, the part, and a note if it fails
-    imports   the user's own modules that ranks import; those already `imported` by earlier pickles
-              count whatever the files contain now
+    imports   the user's own modules that ranks import, and submodules; those already `imported` by
+              earlier pickles count whatever the files contain now
     """
 
-    def __init__(
-        self,
-        notebook: Notebook = NO_NOTEBOOK,
-        joins: bool = True,
-        uses: own_modules.Uses = NO_USES,
-    ) -> None:
+    def __init__(self, notebook: Notebook = NO_NOTEBOOK, joins: bool = True) -> None:
         self.carries = False
         self.notebook = notebook
         self._main = vars(sys.modules["__main__"]) if joins else None
@@ -134,7 +131,6 @@ class Live:
         self.imports: set[str] = set()
         self._searched_size = self.met.uses.size
         self._returned_counts = 0, 0  # names and definitions
-        self.met.uses.take(uses)
 
     def collected(self) -> dict[str, Any]:
         """Return the attributes, by name, that a part that fails must leave unchanged."""
@@ -144,26 +140,15 @@ class Live:
     # Derived from what was met
 
     @property
-    def used(self) -> dict[str, object]:
-        """The names that code uses, with the notebook's values."""
-        values = self.notebook.values
-        return {name: values[name] for name in self.met.names if name in values}
-
-    @property
     def definitions(self) -> dict[int, Any]:
         """The definitions sent as they are, by their numbers, which results use; closures are
         excluded because they are new objects on ranks."""
-        met = self.met.definitions.items()
-        return {key: obj for key, obj in met if not getattr(obj, "__closure__", None)}
+        met = self.met.definitions.values()
+        return {self.number(obj): obj for obj in met if not getattr(obj, "__closure__", None)}
 
-    def _number(self, definition: Any) -> int:
-        return rebuild.number_of(definition) or (0 if self._main is None else id(definition))
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """The definitions that the notebook holds under their own names."""
-        pairs = ((_name(obj), obj) for obj in self.met.definitions.values())
-        return {name: obj for name, obj in pairs if self._is_named(name, obj)}
+    def number(self, definition: Any) -> int:
+        """Return the number of a definition that is not a closure."""
+        return 0 if self._main is None else id(definition)
 
     def _is_named(self, name: str, definition: object) -> bool:
         is_current = name not in self.notebook.newer
@@ -185,11 +170,6 @@ class Live:
         names = self.met.names
         return {n for n in self.absent if any(code_facts.assigns(code, n) for code in names[n])}
 
-    @property
-    def shell(self) -> list[types.CodeType]:
-        """Code with IPython syntax."""
-        return self.met.names.get("get_ipython", [])
-
     def names_met(self) -> dict[str, object]:
         """Return names to be sent that were not returned before, with the notebook's values."""
         name_count, definition_count = self._returned_counts
@@ -208,7 +188,7 @@ class Live:
         self._searched_size = self.met.uses.size
         result = self.met.uses.found(self.imported, self.is_behind)
         self.notes |= result.notes
-        self.imports |= result.imports
+        self.imports |= result.imports | self.met.uses.submodules()
         return result.values
 
     def is_behind(self, module: str) -> bool:
@@ -277,13 +257,11 @@ class Live:
             | self._take_ready(function, rebuild.fill_attributes, defaults),
             "dict": dict.fromkeys(attributes, NOT_YET)
             | self._take_ready(function, rebuild.fill_attributes, attributes),
-            "submodules": code_facts.submodules(
-                function.__code__.co_names, [*used.values(), *contents]
-            ),
         }
-        number = 0 if closure else self._number(function)
-        arguments = (function.__code__, globals_, function.__name__, closure or None, number)
-        return rebuild.new_function, arguments, state, None, None, rebuild.fill_function
+        number = 0 if closure else self.number(function)
+        arguments = function.__code__, globals_, function.__name__, closure or None
+        made = number, rebuild.new_function, *arguments
+        return rebuild.new, made, state, None, None, rebuild.fill_function
 
     def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
         """Return constants and code of these names, for a function that is opened before they
@@ -366,7 +344,7 @@ class Live:
     def _class(self, cls: type) -> Any:
         self.met.definitions[id(cls)] = cls
         content = {
-            n: part for n, part in vars(cls).items() if not code_facts.is_made_by_type(cls, part)
+            n: part for n, part in vars(cls).items() if not rebuild.is_made_by_type(cls, part)
         }
         initial: dict[str, Any] = {
             n: content.pop(n) for n in ("__module__", "__slots__", "__doc__") if n in content
@@ -387,8 +365,9 @@ class Live:
             | self._take_ready(cls, rebuild.fill_attributes, content),
             "abstract": abstract,
         }
-        arguments = (type(cls), cls.__name__, cls.__bases__, initial, self._number(cls))
-        return rebuild.new_class, arguments, state, None, None, rebuild.fill_class
+        arguments = type(cls), cls.__name__, cls.__bases__, initial
+        made = self.number(cls), rebuild.new_class, *arguments
+        return rebuild.new, made, state, None, None, rebuild.fill_class
 
     def subclasses(self, cls: type) -> Iterator[type]:
         """Yield the notebook's subclasses that it holds under their names, not those of a former
@@ -408,9 +387,8 @@ class Live:
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
         kind: type = cls._member_type_  # type: ignore[attr-defined]
-        args = code_facts.new_arguments(kind, member)
-        state = dict(vars(member))
-        return rebuild.new_instance, (kind, cls, args), state, None, None, rebuild.fill_instance
+        made = cls, member.name, kind, code_facts.new_arguments(kind, member)
+        return rebuild.member, made, dict(vars(member)), None, None, rebuild.fill_instance
 
     def _instance(self, obj: Any) -> Any:
         """Reduce an instance of a notebook class, without `__new__`, `__init__` and `__getattr__`,
@@ -464,8 +442,8 @@ class Live:
             self.notes.add(_TYPED.format(_name(cache)))
         elif results := code_facts.results(cache):
             self._fill(cache, rebuild.fill_results, results)
-        arguments = parameters["maxsize"], parameters["typed"], self._number(cache)
-        return rebuild.new_cache, arguments, state, None, None, rebuild.fill_cache
+        made = self.number(cache), rebuild.new_cache, parameters["maxsize"], parameters["typed"]
+        return rebuild.new, made, state, None, None, rebuild.fill_cache
 
 
 # ---------------------------------------------------------------- reducers by exact type

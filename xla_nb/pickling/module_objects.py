@@ -46,11 +46,9 @@ _SYS_NAMES = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks
 Key: TypeAlias = tuple[str, str]
 
 
-class Place(NamedTuple):
-    """The location of an object. `alone`: ranks use it as importing the module creates it."""
-
-    key: Key
-    alone: bool
+def is_alone(key: Key) -> bool:
+    """True for an object that ranks use as importing its module creates it."""
+    return key[1] == "__dict__" or key[0].partition(".")[0] in OF_THE_PROCESS
 
 
 @dataclass
@@ -258,17 +256,17 @@ class Modules:
             return False
         return imports[-1].content != _mtime_and_digest(sys.modules[name])[1]
 
-    def place(self, obj: object) -> Place | None:
+    def place(self, obj: object) -> Key | None:
         """Return where the module that defined an object holds it; None if none does."""
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
         namespace: Any = obj if type(obj) is dict else {}
         name = namespace.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(namespace, name):
-            return Place((name, "__dict__"), alone=True)
+            return name, "__dict__"
         return next(self._places(obj), None)
 
-    def _places(self, obj: object) -> Iterator[Place]:
+    def _places(self, obj: object) -> Iterator[Key]:
         by_value = cloudpickle.list_registry_pickle_by_value()
         for name, contents in self._contents.items():
             module = sys.modules.get(name)
@@ -276,7 +274,7 @@ class Modules:
                 continue
             for attribute, value in _attributes(name, module):
                 if value is obj and _binds(module, name, attribute):
-                    yield Place((name, attribute), name.partition(".")[0] in OF_THE_PROCESS)
+                    yield name, attribute
 
 
 class Content:
@@ -292,14 +290,14 @@ class Content:
         return rebuild.refill, (*self._key, self._obj, self._base, content)
 
 
-def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
+def reduced(obj: Any, key: Key) -> tuple[Call | None, object]:
     """Return how to send an object that a module holds: the call that returns the module's own
     object, and the call that gives it the notebook's content, so that everything that refers to it
     sees that. An object that defines its own pickling is sent like any other and put into the
     module; one that cannot be pickled is compared."""
-    kind, key = type(obj), place.key
+    kind = type(obj)
     existing = Call(rebuild.held_by_module, (*key, kind.__name__))
-    if place.alone:
+    if is_alone(key):
         return existing, None
     base = object if code_facts.is_refillable(kind) else code_facts.container(kind)
     if base is not None:

@@ -79,16 +79,15 @@ def _reduced_without_name(obj: Any, notes: set[str]) -> Any:
     if isinstance(obj, sharedctypes.SynchronizedBase):
         maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
     recreate = f"{_RECREATE_ADVICE}`{_SPAWN}.{maker}`"
-    if not isinstance(obj, synchronize.SemLock):
+    if not isinstance(obj, synchronize.Lock | synchronize.RLock):
         thing = f"a multiprocessing {maker} that only forked processes can use"
         raise Unshippable(thing, f"Re-create it {recreate}")
-    is_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
-    if is_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
+    if obj._semlock._is_zero():  # type: ignore[union-attr]
         raise Unshippable("a lock that is held", "Release it before the launch")
     notes.add(
         f"ranks share a new {maker}, not the notebook's: to share that, re-create it {recreate}"
     )
-    return _new_lock, (type(obj), _arguments(obj))
+    return _new_lock, (type(obj),)
 
 
 def _semaphores(obj: Any) -> Iterator[Any]:
@@ -174,17 +173,8 @@ def _open_semaphore(kind: Any, state: Any) -> Any:
     return semaphore
 
 
-def _new_lock(kind: Any, arguments: tuple[Any, ...]) -> Any:
-    return kind(*arguments, ctx=multiprocessing.get_context("fork"))
-
-
-def _arguments(lock: Any) -> tuple[Any, ...]:
-    match lock:
-        case synchronize.BoundedSemaphore():
-            return (lock._semlock.maxvalue,)  # type: ignore[attr-defined]
-        case synchronize.Semaphore():
-            return (lock.get_value(),)
-    return ()
+def _new_lock(kind: Any) -> Any:
+    return kind(ctx=multiprocessing.get_context("fork"))
 
 
 # ---------------------------------------------------------------- queues on ranks

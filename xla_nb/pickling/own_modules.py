@@ -91,6 +91,14 @@ class Uses:
         self.imports |= other.imports
         self._reached |= other._reached
 
+    def submodules(self) -> set[str]:
+        """Return the imported submodules of the packages added whose dotted parts code names, such
+        as `concurrent.futures`."""
+        modules = (obj for obj in self._reached.values() if isinstance(obj, types.ModuleType))
+        packages = tuple(f"{obj.__name__}." for obj in modules if getattr(obj, "__package__", None))
+        named = (name for name in list(sys.modules) if name.startswith(packages))
+        return {name for name in named if self.names.issuperset(name.split(".")[1:])}
+
     @property
     def size(self) -> tuple[int, int]:
         """A value that changes whenever something new is added."""
@@ -306,8 +314,7 @@ def sent(key: Key, value: object, is_behind: bool) -> object:
     kind = type(value)
     if issubclass(kind, _PROCESS_TYPES) or kind.__module__ in ("_thread", "threading"):
         return Call(rebuild.compare, (*key, kind.__name__, 0))
-    place = module_objects.of_this_process().place(value)
-    if place is not None and place.key == key:
+    if module_objects.of_this_process().place(value) == key:
         return value  # sending it puts it there
     is_original = not is_behind and rebuild.is_in_place(*key, value)
     return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_original else value))

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import untrusted
-from xla_nb.pickling import definition_table, rebuild
-from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling import rebuild
 from xla_nb.pickling.mapped_files import Mapping as SharedMapping
 from xla_nb.pickling.mapped_files import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
@@ -248,6 +247,7 @@ class Parcel:
     Raises Malformed, and Unopened if memory that the notebook shared is gone.
 
     buffers  the memory of arrays and tensors, in the order in which it was packed
+    imports  modules to be imported before anything is opened, in order
     """
 
     def __init__(self, fd: int) -> None:
@@ -267,7 +267,7 @@ class Parcel:
         index = json.loads(bytes(self._map[_HEADER_SIZE : _HEADER_SIZE + length]))
         data = self._map[_aligned(_HEADER_SIZE + length) :]
         self._stream = _slice(data, 0, index["stream"])
-        self._imports = index["imports"]
+        self.imports: list[str] = index["imports"]
         sources = [data, *map(open_part, index["parts"])]
         self.buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
 
@@ -275,7 +275,7 @@ class Parcel:
         self,
         namespace: dict[str, Any] | None = None,
         resolve: Callable[[str | int], object] | None = None,
-        table: Definitions | None = None,
+        table: rebuild.Definitions | None = None,
         but: Collection[str] = (),
     ) -> dict[str, object]:
         """Return the values by name. Raises Unopened, and Malformed if there are none.
@@ -294,12 +294,11 @@ class Parcel:
         before = collections.ChainMap(dict(namespace or {}), globals_)
         kept = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
-        taken = {} if table is None else table.taken
-        opening = rebuild.Opening(globals_, before, table, resolve or main.__getitem__, taken)
+        table = rebuild.Definitions() if table is None else table
+        opening = rebuild.Opening(globals_, before, table, resolve or main.__getitem__)
         token = rebuild.opening.set(opening)
         try:
-            if self._imports:
-                (rebuild.import_all if table is None else definition_table.imported)(self._imports)
+            rebuild.import_all(self.imports)
             while stream.tell() < self._stream.nbytes:  # many pickles with one memory
                 name, late = _header(reader)
                 try:

@@ -99,6 +99,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     def write(self, values: dict[str, object]) -> None:
         for name, value in values.items():
             self.part(name, value)
+        while self._fill():
+            pass
+        self.have_keys_checked()
 
     def have_keys_checked(self) -> None:
         """Make the opener of the pickle check that containers find their keys."""
@@ -126,6 +129,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would create a class
             raise Unshippable("a built-in type without a name", "Call `type` inside the function")
         return super().reducer_override(obj)
+
+    def reduce_as_sent(self, obj: Any) -> Any:
+        """Reduce an object as the notebook's are for ranks."""
+        reduced = self._live.reduce(obj)
+        return Pickler.reduce_code(self, obj) if reduced is NotImplemented else reduced
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
@@ -223,7 +231,7 @@ class LivePickler(Pickler):
         self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of possible module objects
         self._fallbacks: dict[str, list[tuple[str, object, Call]]] = {}  # for parts that fail
         self._set: set[own_modules.Key] = set()
-        self._names: set[str] = set()  # written or waiting in one of these
+        self.names: set[str] = set()  # written or waiting in one of these
         self._code: dict[str, object] = {}
         self._data: dict[str, object] = {}
 
@@ -254,8 +262,8 @@ class LivePickler(Pickler):
 
     def _queue(self, values: Mapping[str, object]) -> None:
         for name, value in values.items():
-            if name not in self._names:
-                self._names.add(name)
+            if name not in self.names:
+                self.names.add(name)
                 is_ready = code_facts.holds_what_is_ready(value)
                 (self._code if is_ready else self._data)[name] = value
 
@@ -315,20 +323,20 @@ class LivePickler(Pickler):
     def _module_call(self, obj: object) -> list[Call] | None:
         """Return a call that yields a module's object on ranks; None if it is sent like any
         other."""
-        place = self._modules.place(obj)
-        if place is None:
+        key = self._modules.place(obj)
+        if key is None:
             return None
-        if own_modules.is_of_this_thread(obj) and not place.alone:
-            self._live.notes.add(own_modules.note_of(place.key, obj))
-        call, fill = module_objects.reduced(obj, place)
-        as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
-        if fill is not None and self._live.is_there(place.key):
+        if own_modules.is_of_this_thread(obj) and not module_objects.is_alone(key):
+            self._live.notes.add(own_modules.note_of(key, obj))
+        call, fill = module_objects.reduced(obj, key)
+        as_imported = Call(rebuild.held_by_module, (*key, type(obj).__name__))
+        if fill is not None and self._live.is_there(key):
             return [as_imported]
         if call and fill and self._reduce_by_type(obj) is not NotImplemented:
-            call, fill = None, Call(rebuild.put_back, (*place.key, obj))
+            call, fill = None, Call(rebuild.put_back, (*key, obj))
         if fill is not None:
-            name = ".".join(place.key)
-            self._live.optional.append((name, fill, own_modules.note_of(place.key, obj)))
+            name = ".".join(key)
+            self._live.optional.append((name, fill, own_modules.note_of(key, obj)))
             self._fallbacks[name] = [(name, obj, as_imported)]
         return [call] if call is not None else None
 
@@ -336,8 +344,7 @@ class LivePickler(Pickler):
         if issubclass(type(obj), logging.Logger):
             self._live.notes.update(loggers.losses(obj))
             return loggers.reduced(obj)
-        reduced = self._live.reduce(obj)
-        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+        return self.reduce_as_sent(obj)
 
     def reduce_shared(self, obj: Any) -> Any:
         return multiprocess.reduced(obj, self._live.notes)

@@ -63,18 +63,27 @@ class Call:
         return self.reduced
 
 
+class Definitions(dict[int, Any]):
+    """The notebook's classes and functions by their numbers, which a number denotes for as long as
+    the notebook has them: what is sent later refers to the same object on live ranks, and a
+    definition changed in place is filled again. `imports` are the modules that pickles have
+    imported, `taken` the objects of modules, by id: each with the place where the notebook has the
+    object that it stands for."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = set()
+        self.taken: dict[int, tuple[tuple[str, str], object]] = {}
+
+
 class Opening(NamedTuple):
     """The context in which a pickle is opened: the globals of a module, the same as they were
-    before plus the names bound since, the table of live ranks (`definition_table.Definitions`),
-    `resolve`, which returns the notebook's objects by name or by the number of something it
-    sent, and the objects of modules that were `taken`: each with its id and the place where the
-    notebook has the object that it stands for."""
+    before plus the names bound since, the definitions that live ranks have, and `resolve`, which
+    returns the notebook's objects by name or by the number of something it sent."""
 
     namespace: dict[str, Any]
     before: Mapping[str, Any]
-    table: Any
+    table: Definitions
     resolve: Callable[[str | int], object]
-    taken: dict[int, tuple[tuple[str, str], object]]
 
 
 #: The context of the pickle that this thread is opening.
@@ -85,8 +94,10 @@ def namespace() -> dict[str, Any]:
     return opening.get().namespace
 
 
-def before() -> Mapping[str, Any]:
-    return opening.get().before
+def unbind(names: Iterable[str]) -> None:
+    """Remove names that the notebook no longer has."""
+    for name in names:
+        namespace().pop(name, None)
 
 
 #: Functions, classes and caches created from pickles, by id, and the notebook's numbers of those
@@ -96,9 +107,14 @@ _numbers: dict[int, int] = {}
 
 
 def numbered(definition: Any, number: int) -> Any:
-    """Return the definition, recorded as the notebook's object of that number."""
+    """Return the definition, recorded as the notebook's object of that number (0: of none)."""
     opened[id(definition)], _numbers[id(definition)] = definition, number
     return definition
+
+
+def new(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Create a definition of the notebook."""
+    return numbered(make(*arguments), number)
 
 
 def number_of(definition: Any) -> int:
@@ -106,9 +122,43 @@ def number_of(definition: Any) -> int:
     return _numbers[id(definition)] if opened.get(id(definition)) is definition else 0
 
 
-def forget(definition: Any) -> None:
-    """Forget which object of the notebook this was: it no longer exists there."""
-    opened.pop(id(definition), None)
+def renewed(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Like `new`, but return the object of that number if ranks have it, with the attributes that
+    it is created with."""
+    table = opening.get().table
+    if number not in table:
+        table[number] = new(number, make, *arguments)
+    elif make is new_class:
+        _renew_class(table[number], *arguments)
+    elif make is new_function:
+        _renew_function(table[number], *arguments)
+    return table[number]
+
+
+def imported(place: tuple[str, str], number: int, make: Any, *arguments: Any) -> Any:
+    """Like `renewed`, but the first time use what a module itself defined under a name."""
+    existing, table = own(*place), opening.get().table
+    kind = {new_class: type, new_function: types.FunctionType}[make]
+    is_usable = isinstance(existing, kind) and not getattr(existing, "__closure__", None)
+    if is_usable and number not in table:
+        table[number] = numbered(existing, number)
+    return renewed(number, make, *arguments)
+
+
+def sentinel(number: int) -> object:
+    """Return the notebook's `object()` of that number."""
+    return opening.get().table.setdefault(number, object())
+
+
+def found(number: int) -> Any:
+    """Return the definition of a number that ranks have."""
+    return opening.get().table[number]
+
+
+def drop(numbers: Iterable[int]) -> None:
+    """Drop definitions that the notebook no longer has: they are no objects of it any more."""
+    for number in numbers:
+        opened.pop(id(opening.get().table.pop(number, None)), None)
 
 
 def at_home(path: str, number: int = 0) -> Any:
@@ -126,33 +176,68 @@ def new_function(
     globals_: dict[str, Any],
     name: str,
     closure: tuple[Any, ...] | None,
-    number: int,
-) -> Any:
-    return numbered(types.FunctionType(code, globals_, name, None, closure), number)
+) -> types.FunctionType:
+    return types.FunctionType(code, globals_, name, None, closure)
+
+
+def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *__: object) -> None:
+    function.__code__, function.__name__ = code, name
 
 
 def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
-    """Set the globals, closure values, attributes and name of a new function."""
+    """Give a function, new or not, these globals, closure values and exactly these attributes."""
+    for name in vars(function).keys() - state["dict"].keys():
+        del vars(function)[name]
     function.__globals__.update(state["globals"])
     function.__globals__.setdefault("__builtins__", __builtins__)
     for cell, value in zip(function.__closure__ or (), state["closure"], strict=True):
         if value is not EMPTY:
             cell.cell_contents = value
     fill_attributes(function, state["attributes"])
-    vars(function).update(state["dict"])
+    vars(function).update(_without_placeholders(function, state))
 
 
-def new_class(
-    metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any], number: int
-) -> Any:
+def new_class(metaclass: type, name: str, bases: tuple[type, ...], initial: dict[str, Any]) -> type:
     """Create a class without content: neither its metaclass nor `__init_subclass__` is called."""
     with _no_init_subclass(bases):
-        return numbered(type.__new__(metaclass, name, bases, base_of_dict), number)
+        return type.__new__(metaclass, name, bases, initial)
+
+
+def _renew_class(
+    cls: Any, _: type, name: str, bases: tuple[type, ...], initial: Mapping[str, Any]
+) -> None:
+    type.__setattr__(cls, "__name__", name)
+    for attribute in ("__qualname__", "__doc__"):
+        type.__setattr__(cls, attribute, initial.get(attribute))
+    if cls.__bases__ != bases:
+        type.__setattr__(cls, "__bases__", bases)
+
+
+#: Attributes that every class has, or gets at its creation.
+_FIXED = {"__module__", "__slots__", "__doc__", "__slotnames__", "_abc_impl", "__abstractmethods__"}
+
+
+def is_made_by_type(cls: type, value: object) -> bool:
+    """True for what every class gets for itself: `__dict__`, `__weakref__` and its slots."""
+    kinds = types.GetSetDescriptorType, types.MemberDescriptorType
+    return isinstance(value, kinds) and value.__objclass__ is cls
+
+
+def _without_placeholders(definition: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return its new attributes, without placeholders for what ranks have: the pickle may refer to
+    that."""
+    there = vars(definition)
+    return {n: part for n, part in state["dict"].items() if part is not NOT_YET or n not in there}
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
-    """Fill the `__dict__` of a new class and register virtual subclasses with it."""
-    fill_attributes(cls, state["dict"])
+    """Give a class, new or not, exactly these attributes, and register virtual subclasses with
+    it."""
+    names = _FIXED | state["dict"].keys()
+    for name, part in list(vars(cls).items()):
+        if name not in names and not is_made_by_type(cls, part):
+            type.__delattr__(cls, name)
+    fill_attributes(cls, _without_placeholders(cls, state))
     if state["abstract"] is not None:
         methods, registered = state["abstract"]
         abc._abc_init(cls)  # type: ignore[attr-defined]
@@ -185,6 +270,14 @@ def new_instance(base: type, cls: type, args: tuple[object, ...]) -> Any:
     """Create an instance by the `__new__` of a built-in base: the class's own may need other
     arguments, and an enum under construction does not know its members yet."""
     return base.__new__(cls, *args)
+
+
+def member(cls: Any, name: str | None, base: type, args: tuple[object, ...]) -> Any:
+    """Return the member of an enum that ranks have, or a new one."""
+    maps = (vars(cls).get(attribute) for attribute in ("_member_map_", "_value2member_map_"))
+    known = itertools.chain.from_iterable(m.values() for m in maps if isinstance(m, dict))
+    existing = next((one for one in known if vars(one).get("_name_") == name), None)
+    return new_instance(base, cls, args) if existing is None else existing
 
 
 def new_of_base(base: Any, cls: type, *args: object) -> Any:
@@ -263,14 +356,14 @@ class Switch:
         return self.function(*args, **kwargs)
 
 
-def new_cache(maxsize: int | None, typed: bool, number: int) -> Any:
+def new_cache(maxsize: int | None, typed: bool) -> Any:
     switch: Any = Switch(NOT_YET)  # type: ignore[arg-type]  # a call fails until it is filled
     cache = functools.lru_cache(maxsize, typed)(switch)
     attributes = vars(cache)
     parameters = attributes["cache_parameters"]
     attributes.clear()  # the switch's attributes
     attributes.update(cache_parameters=parameters, __wrapped__=switch)
-    return numbered(cache, number)
+    return cache
 
 
 def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
@@ -343,11 +436,11 @@ class Parted(LookupError):
     """Raised when ranks have separated what the notebook's values share."""
 
 
-def part_held(values: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
+def part_held(places: Sequence[Place], kind: str) -> object:
     """Return what ranks hold at these places if it is still a single object."""
     parts: dict[str, Any] = {}
     for name, way in places:
-        path, part = name, values[name]
+        path, part = name, opening.get().before[name]
         for is_attribute, key in way:
             path += f".{key}" if is_attribute else f"[{key!r}]"
             try:
@@ -370,7 +463,7 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
     stands for another object of the notebook: the module's import gave it two names."""
     value = contents(holder(module, name)).get(name.rpartition(".")[2])
     if type(value) is kind:
-        place, _ = opening.get().taken.setdefault(id(value), ((module, name), value))
+        place, _ = opening.get().table.taken.setdefault(id(value), ((module, name), value))
         if place == (module, name):
             return value
     return new_of_base(base, kind, *args)
@@ -460,6 +553,7 @@ def import_all(names: Iterable[str]) -> None:
     """Import modules before anything is set in one that another's top level may set too. One that
     cannot be imported is reported where it is needed."""
     for name in names:
+        opening.get().table.imports.add(name)
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 

@@ -41,26 +41,16 @@ class HomePickler(Pickler):
         as_sent = functools.cache(self._reducer_for)  # there may be a million
         self._as_sent: Callable[[type], Callable[[Any], Any]] = as_sent
 
-    def write(self, values: dict[str, object]) -> None:
-        super().write(values)
-        while self._fill():
-            pass
-        self.have_keys_checked()
-
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
         if issubclass(kind, (type, types.FunctionType)):
             return self._definition(obj)
         if issubclass(kind, enum.Enum):
             if code_facts.is_made_here(kind) and not _is_the_notebooks(kind):  # with its class
-                return self._reduce_as_sent(obj)
+                return self.reduce_as_sent(obj)
             is_named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if is_named else super().reduce_code(obj)
         return self._as_sent(kind)(obj)
-
-    def _reduce_as_sent(self, obj: Any) -> Any:
-        reduced = self._live.reduce(obj)
-        return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
     def _reducer_for(self, kind: type) -> Callable[[Any], Any]:
         """Return the reducer for instances of a class, the one used for sending to ranks, except
@@ -72,22 +62,22 @@ class HomePickler(Pickler):
         if kind is types.MethodType:
             return self._method
         if not code_facts.is_made_here(kind):
-            return self._reduce_as_sent
+            return self.reduce_as_sent
         if code_facts.is_made_by_pickle_alone(kind) and not code_facts.hides_its_dict(kind):
             return self._live.reduce_plain  # twice as fast
-        return super().reduce_code if instances.says_itself(kind) else self._reduce_as_sent
+        return super().reduce_code if instances.says_itself(kind) else self.reduce_as_sent
 
     def _definition(self, obj: Any) -> Any:
         if _is_the_notebooks(obj):
             return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
-        return self._reduce_as_sent(obj)
+        return self.reduce_as_sent(obj)
 
     def _method(self, method: Any) -> Any:
         """Reduce a method of a class by its name there: its function has no other name."""
         owner, name = method.__self__, method.__name__
         if isinstance(owner, type) and getattr(owner, name, None) == method:
             return getattr, (owner, name)
-        return self._reduce_as_sent(method)
+        return self.reduce_as_sent(method)
 
     def _held(self, tensor: Any) -> dict[str, object]:
         extra = super()._held(tensor)

@@ -30,10 +30,10 @@ from xla_nb.program.cell_text import (
     futures,
     parsed,
     span,
+    unread_imports,
     unreadable,
 )
 from xla_nb.program.entry_check import check_entry, check_live
-from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, bindings, newest
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
@@ -72,8 +72,8 @@ class Scope:
 class Program:
     """Everything the ranks need to run a cell.
 
-    `label` names what was launched. The module imports `imports` for their side effects, and has
-    the values in `parcel`, among them `restored` and the entry's arguments. `details` describe
+    `label` names what was launched. The module has the values in `parcel`, among them
+    `restored` and the entry's arguments. `details` describe
     values that are not code. For a cell of plain statements, `body` is its text, which every rank
     runs in the module's namespace; else ranks call `entry` with their index and the arguments,
     which binds `binds`. Results refer to functions and classes that were sent by their numbers in
@@ -88,7 +88,6 @@ class Program:
     name: str
     parcel: Packed
     label: str = ""
-    imports: tuple[str, ...] = ()
     entry: str | None = None
     body: str | None = None
     takes_lock: bool = False
@@ -242,14 +241,12 @@ class _Needs:
             *(sent.notes if sent else ()),
             *sorted(live.notes),
         ]
-        restored = {*self._roots, *live.used, *live.named}
-        restored &= sent.names if sent else restored
+        restored = parcel.writer.names - {ARGUMENTS}
         active_futures = self._plan.futures if self._plan else _futures(self._scope)
         return Program(
             name,
             parcel,
             label,
-            imports=repeated(self._cells.cells, self._text_uses.names, self._roots.values()),
             restored=tuple(sorted(restored)),
             details=self._details(restored, live),
             sources=self._sources(live),
@@ -284,9 +281,10 @@ class _Needs:
 
     def _live(self) -> Live:
         sent, notebook = self._scope.sent, self._notebook()
-        if sent is not None:
-            return LiveUnits(notebook, sent.tokens, self._text_uses)
-        return Live(notebook, uses=self._text_uses)
+        live = Live(notebook) if sent is None else LiveUnits(notebook, sent.numbers)
+        live.met.uses.take(self._text_uses)
+        live.imports |= unread_imports([cell.source for cell in self._cells.cells])
+        return live
 
     def _notebook(self) -> Notebook:
         values = {name: value for name, value in self._values.items() if name not in self._known}
@@ -323,12 +321,12 @@ class _Needs:
     def _magic_notes(self, live: Live) -> Iterator[str]:
         """Notes on magics in functions of the notebook. Raises ProgramError for those that do not
         work on ranks."""
-        for code in live.shell:
+        for code in live.met.names.get("get_ipython", ()):
             if statement := self._cells.holding(code):
                 yield from ipython_syntax.check(statement.node, statement.cell.label)
 
     def _details(self, restored: Set[str], live: Live) -> dict[str, str]:
-        values = live.used | self._roots
+        values = {**live.notebook.values, **self._roots}
         data = {n: values[n] for n in sorted(restored & values.keys())}
         details = {
             name: refusals.described(value, self._origin(name))

@@ -136,6 +136,21 @@ def is_future(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
+def unread_imports(texts: Sequence[str]) -> set[str]:
+    """The modules that texts import as `import a.b` but never read: importing may register
+    something."""
+    names = set[str]().union(*map(_dotted_imports, texts))
+    return {name for name in names if not any(f"{name}." in text for text in texts)}
+
+
+@functools.cache  # unbounded, as for futures()
+def _dotted_imports(source: str) -> frozenset[str]:
+    """The modules that a text imports at top level as `import a.b`, without `as`."""
+    imports = (node for node in parsed(Cell("", source)).body if isinstance(node, ast.Import))
+    aliases = (alias for node in imports for alias in node.names)
+    return frozenset(alias.name for alias in aliases if "." in alias.name and not alias.asname)
+
+
 def future_flags(names: Iterable[str]) -> int:
     """The compiler flags for these `__future__` names."""
     flags = 0

@@ -23,7 +23,6 @@ class ModuleMap:
 
     `flags` are compiler flags for the ``__future__`` imports in force. `body` is the text of the
     cell `label` that every rank runs, if it has no entry. `details` are `Program.details`.
-    `imports` are `Program.imports`.
     """
 
     sources: dict[str, str]
@@ -31,14 +30,12 @@ class ModuleMap:
     flags: int = 0
     body: str | None = None
     details: dict[str, str] = field(default_factory=dict)
-    imports: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, program: Program) -> ModuleMap:
         """The map of a program; live ranks need no file."""
         sources, details = dict(program.sources), dict(program.details)
-        fields = program.label, program.flags, program.body
-        return cls(sources, *fields, details, program.imports)
+        return cls(sources, program.label, program.flags, program.body, details)
 
     def text(self) -> str:
         """The map as text for `parse`."""
@@ -51,14 +48,12 @@ class ModuleMap:
 
     @classmethod
     def parse(cls, text: str) -> ModuleMap:
-        data = json.loads(text)
-        return cls(**{**data, "imports": tuple(data["imports"])})
+        return cls(**json.loads(text))
 
 
 def source(program: Program) -> str:
     """The text of the program's module file."""
     arguments = "".join(f", {part!r}" for part in program.script)
-    arguments += f", imports={program.imports!r}" if program.imports else ""
     return (
         f'"""Module {program.name}: notebook values for one xla_nb run."""\n'
         f"from {_LOADER} import restore as {_RESTORE}\n\n"

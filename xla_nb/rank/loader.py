@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tokenize
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,13 +56,8 @@ def parcel(path: str) -> Parcel:
         os.close(fd)
 
 
-def restore(
-    namespace: dict[str, Any],
-    file: str | None = None,
-    spec: str | None = None,
-    imports: Iterable[str] = (),
-) -> None:
-    """Import modules, then put the parcel's values into `namespace`. A program's file calls this.
+def restore(namespace: dict[str, Any], file: str | None = None, spec: str | None = None) -> None:
+    """Put the parcel's values into `namespace`. A program's file calls this.
 
     `file` is the script's; `spec` is the name given to `python -m`, which relative imports need,
     also while values are unpickled."""
@@ -74,8 +69,6 @@ def restore(
     old_names.install()  # likewise
     absl_flags.let_pickle_have_them()
     with unmoved(lives=False):
-        for name in imports:
-            importlib.import_module(name)
         namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 

@@ -33,13 +33,11 @@ from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import HostGroup, Order
-from xla_nb.pickling import code_facts
-from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.parcel import Parcel
-from xla_nb.pickling.rebuild import take_notices
+from xla_nb.pickling.rebuild import Definitions
 from xla_nb.process_state.settings import unmoved
 from xla_nb.program import tracebacks
-from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.rank_cell import PREDEFINED
 from xla_nb.rank import entries, loader, loading, reporting
@@ -178,6 +176,7 @@ def _interrupt(job: Inherited) -> None:
 # ---------------------------------------------------------------- programs of a live rank
 
 _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
+_IMPORTED_SINCE = "the notebook has since imported {}: ranks now use the notebook's values there"
 _NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
 
@@ -220,14 +219,13 @@ class Cell(Loaded):
         self.table = replace(table, sources=self.table.sources)
         _extend_path(self.request.sys_path)
         notices: list[str] = []
-        imports = [name for name in table.imports if name not in sys.modules]
         with self._parcel as parcel:
-            if imports or os.fstat(parcel.fileno()).st_size:
+            if os.fstat(parcel.fileno()).st_size:
                 with unmoved(lives=True):
-                    notices = self._open_parcel(imports, definitions)
+                    notices = self._open_parcel(definitions)
         for text in notices:
             self.sender.send(events.Notice(text=text))
-        for text in take_notices():
+        for text in rebuild.take_notices():
             self.sender.send(events.Notice(text=text, once=True))
         for name in self.turn.remote - self.own:  # bound by another rank: drop the old value
             self.namespace.pop(name, None)
@@ -235,17 +233,16 @@ class Cell(Loaded):
             loader.remember(label, source)
         self._before = dict(self.namespace)
 
-    def _open_parcel(self, imports: Sequence[str], definitions: Definitions) -> list[str]:
-        """Import modules and open the values sent. Returns notices for the user."""
-        definitions.there = sys.modules.keys() | ()
-        for name in imports:
-            importlib.import_module(name)
-        if not os.fstat(self._parcel.fileno()).st_size:
-            return []
+    def _open_parcel(self, definitions: Definitions) -> list[str]:
+        """Open the values sent. Returns notices for the user."""
         # The notebook may have packed this before it knew what the rank has bound.
         rank_names, before = self.turn.remote | self.own, dict(self.namespace)
         parcel = Parcel(self._parcel.fileno())
+        overwritten = sorted(filter(_is_own, {*parcel.imports} - definitions.imports))
         sent = parcel.open(self.namespace, table=definitions, but=rank_names)
+        if overwritten:
+            text = _IMPORTED_SINCE.format(listed([f"`{name}`" for name in overwritten]))
+            rebuild.notices.append(lambda: text)
         return _former_notices(before, self.namespace, sent.keys() - rank_names, self.own)
 
     def tell_names(self, rank: int) -> None:
@@ -260,10 +257,15 @@ class Cell(Loaded):
         self.own.update(name for name in bound if isinstance(name, str))
         self.own.difference_update(deleted)
         for names in _in_chunks(bound):
-            imported = {name: path for name in names if (path := imported_as(now[name]))}
+            imported = {name: path for name in names if (path := code_facts.imported_as(now[name]))}
             self.sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
         for names in _in_chunks(deleted):
             self.sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
+
+
+def _is_own(name: str) -> bool:
+    """Whether this process has imported a module of this name from a file of the user's."""
+    return name in sys.modules and module_objects.is_own(sys.modules[name])
 
 
 def _former_notices(

@@ -22,9 +22,9 @@ from xla_nb.messages.orders import Turn
 from xla_nb.monitor import sentences
 from xla_nb.monitor.drift import Watch
 from xla_nb.monitor.state import ENDED
+from xla_nb.pickling import code_facts
 from xla_nb.program.build import Program
 from xla_nb.program.cell_text import Cell
-from xla_nb.program.imports import imported_as
 from xla_nb.record.files import Folder, Record
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
@@ -235,7 +235,8 @@ class Group:
     def remote_beside(self, values: Mapping[str, object]) -> Set[str]:
         """The names that belong to the ranks while the notebook has these values: without those
         under which both imported the same object, which all ranks get."""
-        origin = {name: imported_as(values[name]) for name in self._imported.keys() & values.keys()}
+        names = self._imported.keys() & values.keys()
+        origin = {name: code_facts.imported_as(values[name]) for name in names}
         same = {name for name, obj in origin.items() if obj and obj == self._imported[name]}
         return self.remote.keys() - same
 
