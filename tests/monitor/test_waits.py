@@ -313,10 +313,10 @@ def test_ended_ranks_are_in_no_group():
     assert groups([ended(0)], {}) == []
 
 
-def test_ranks_with_different_waiting_times_form_one_group_with_the_shortest():
+def test_ranks_with_different_waiting_times_form_one_group_with_both_times():
     statuses = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
     (group,) = groups(statuses, answers(statuses))
-    assert group.note == "waiting 5 min in all_reduce sum f32[2] for rank 2"
+    assert group.note == "waiting 5 min to 6 min 40 s in all_reduce sum f32[2] for rank 2"
 
 
 def test_ranks_waiting_for_the_same_thing_form_one_group_despite_different_details():

@@ -340,7 +340,7 @@ def test_ranks_without_known_steps_are_not_compared():
 
 def again(place="", compiles=40, steps=40, compiling=30.0):
     """A rank that compiles in each step, with the line if known."""
-    change = "gives a new shape in each step ((8, 3), then (8, 4))" if place else ""
+    change = "gives a new shape {often} ((8, 3), then (8, 4))" if place else ""
     newest = Sample(at=200.0, since=200.0, changes_at=place, change=change)
     return pace(steps=steps, compiles=compiles, compiling=compiling, newest=newest)
 
@@ -349,10 +349,19 @@ COST = "compiled a new graph, 30 s of the last 50 s"
 
 
 def test_recompilation_names_line_that_changes_in_each_step():
-    each = again("Cell In[3], line 12", steps=80)
+    each, other = again("Cell In[3], line 12"), again("Cell In[3], line 12", 30)
     found = diagnose(snapshot(card(0), card(1)), {0: each, 1: each})
     told = f"Line 12 gives a new shape in each step ((8, 3), then (8, 4)), so each {COST}"
     assert found == Diagnosis(told, "warning", ())
+    told = f"Line 12 gives a new shape in many steps ((8, 3), then (8, 4)), so these {COST}"
+    assert said(card(0), card(1), paces={0: each, 1: other}) == told
+
+
+def test_recompilation_in_a_third_of_the_steps_is_of_all_ranks_that_do_about_the_same():
+    place = "Cell In[3], line 12"
+    told = said(card(0), card(1), paces={0: again(place, 33, 100), 1: again(place, 29, 100)})
+    assert " in many steps " in told
+    assert " so these compiled a new graph, " in told
 
 
 def test_recompilation_names_cell_of_line_in_another_cell():
@@ -366,7 +375,7 @@ def test_recompilation_names_ranks_if_not_all_and_line_if_known():
     known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
     assert known.endswith(f"then (8, 4)), so each of rank 1 {COST}")
     alone = said(card(0, "finished"), card(1), paces={1: again()})
-    assert alone == f"Each step of rank 1 {COST}"
+    assert alone == f"Each step {COST}"
     both = said(card(0), card(1), paces={0: again(), 1: again()})
     assert both == f"Each step {COST}"
 

@@ -24,6 +24,7 @@ _MIN_STEPS = 10  # least number of steps to draw a conclusion from
 _MIN_BATCHES = 30  # the same for waiting for data, in the whole run: the first batches take long
 _EVERY_STEP = 0.9  # share of the steps that counts as every step
 _MANY_STEPS = 0.3  # the same if the change is known: other graphs follow a collective, say
+_ALIKE = 0.8  # share of these shares from which a rank is one of those that compile
 _COST = 2.0  # least cost to report, in seconds
 _MIN_SHARE = 0.1  # least cost to report, as a share of the time
 _WAITING, _MAIN = 0.2, 0.5  # the same for waiting for data or a lock; for needed compilation
@@ -35,13 +36,12 @@ Windows = Mapping[int, Window]
 
 @dataclass(frozen=True)
 class _Time:
-    """The windows of ranks. `everybody`: the number of ranks present, `total`: of the run. `of`
+    """The windows of ranks. `everybody`: the number of ranks present. `of`
     names the time that costs are part of."""
 
     label: str
     windows: Windows
     everybody: int
-    total: int
     of: str
 
     def found(self) -> Iterator[Concluded]:
@@ -57,7 +57,7 @@ class _Time:
             yield conclusion
 
     def _find_loading(self) -> Concluded | None:
-        steps = [max(w.newest.done, w.newest.graphs) for w in self.windows.values()]
+        steps = [w.newest.done or w.newest.graphs for w in self.windows.values()]
         if max(steps, default=0) < _MIN_BATCHES:
             return None
         seconds = {rank: w.data - w.first_data for rank, w in self.windows.items()}
@@ -70,13 +70,13 @@ class _Time:
         windows = {
             rank: w
             for rank, w in self.windows.items()
-            if min(w.compiles, w.executed) >= _MIN_STEPS / 2
-            and w.compiles >= (_MANY_STEPS if w.newest.changes_at else _EVERY_STEP) * w.executed
+            if min(w.compiles, w.executed) >= _MIN_STEPS / 2 and _compiles_often(w, _ALIKE)
         }
         # Once it is certain and costly on one rank, others that are about as far do the same.
         certain = (w for w in windows.values() if min(w.compiles, w.executed) >= _MIN_STEPS)
-        if not any(_matters(w.compiling, w, _MIN_SHARE) for w in certain):
+        if not any(_compiles_often(w) and _matters(w.compiling, w, _MIN_SHARE) for w in certain):
             return None
+        is_each = all(w.compiles >= _EVERY_STEP * w.executed for w in windows.values())
         group = self._subset(windows)
         costs = [w.compiling for w in windows.values()]
         rates = sorted({max(1, round(w.compiles / w.executed)) for w in windows.values()})
@@ -84,10 +84,12 @@ class _Time:
         graphs = "a new graph" if rates == [1] else f"{number}new graphs"
         effect = f"compiled {graphs}, {self._most_text(costs)}"
         of = f" of {ranks(group)}" if group else ""
-        text = f"each step{of} {effect}"
+        text = f"{'each step' if is_each else 'many steps'}{of} {effect}"
         cause = next((w.newest for w in windows.values() if w.newest.changes_at), None)
         if cause is not None:
-            text = f"{line(cause.changes_at, self.label)} {cause.change}, so each{of} {effect}"
+            change = cause.change.format(often="in each step" if is_each else "in many steps")
+            steps = "each" if is_each else "these"
+            text = f"{line(cause.changes_at, self.label)} {change}, so {steps}{of} {effect}"
         return Concluded(kind="compiling", sentence=text, ranks=group, strength=max(costs))
 
     def mostly_compiled(self) -> Iterator[Concluded]:
@@ -160,10 +162,10 @@ class _Time:
 
     def _subset(self, numbers: Collection[int]) -> tuple[int, ...]:
         """The ranks to name: none if it applies to all."""
-        return () if len(numbers) >= self.total else tuple(sorted(numbers))
+        return () if len(numbers) >= self.everybody else tuple(sorted(numbers))
 
 
-def lately(label: str, windows: Windows, everybody: int, total: int) -> Concluded | None:
+def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
     """The worst problem in these windows, in the cell `label`."""
     ends = [w.newest.at for w in windows.values()]
     step_times = [w.seconds / w.steps for w in windows.values() if w.steps]
@@ -172,7 +174,7 @@ def lately(label: str, windows: Windows, everybody: int, total: int) -> Conclude
         windows = {rank: replace(w, waited=None) for rank, w in windows.items()}
     longest = max((w.seconds for w in windows.values()), default=0.0)
     of = f"the last {_seconds(longest)}"
-    conclusions = _Time(label, windows, everybody, total, of).found()
+    conclusions = _Time(label, windows, everybody, of).found()
     return max(conclusions, key=lambda c: c.strength, default=None)
 
 
@@ -184,7 +186,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
-    time = _Time(label, windows, len(windows), len(windows), "it")
+    time = _Time(label, windows, len(windows), "it")
     conclusions = [*time.found(), *time.mostly_compiled()]
     is_reported = WAITED in state.conclusions or state.current_hang is not None
     return [c for c in conclusions if c.kind != WAITED or not is_reported]
@@ -217,6 +219,11 @@ def _seconds(seconds: float) -> str:
 def _explains(cause: Concluded, awaited: Concluded) -> bool:
     """Whether ranks are late because they wait for data or compile."""
     return cause.ranks == awaited.ranks and cause.strength >= awaited.strength / 2
+
+
+def _compiles_often(window: Window, tolerance: float = 1.0) -> bool:
+    share = _MANY_STEPS if window.newest.changes_at else _EVERY_STEP
+    return window.compiles >= tolerance * share * window.executed
 
 
 def _matters(cost: float, window: Window, share: float) -> bool:

@@ -248,7 +248,8 @@ def _time_range(group: Sequence[RankStatus]) -> tuple[float, float]:
 
 
 def _format_time(group: Sequence[RankStatus]) -> str:
-    return lasting(_time_range(group)[0])
+    low, high = _time_range(group)
+    return f"{lasting(low)} to {lasting(high)}" if high - low >= 2 else lasting(low)
 
 
 def _numbers(group: Iterable[RankStatus]) -> set[int]:

@@ -34,8 +34,8 @@ _WITH_CONSTANTS = frozenset(
     }
 )
 _CHANGES = (
-    "gives a new shape in each step ({}, then {})",
-    "uses a number that changes in each step ({}, then {})",
+    "gives a new shape {{often}} ({}, then {})",
+    "uses a number that changes {{often}} ({}, then {})",
 )
 _recording = threading.Lock()  # one at a time: a process may have several ranks
 
@@ -52,7 +52,7 @@ class _Creation(NamedTuple):
 class StepChanges:
     """Watches the thread that creates it, which runs the user's function.
 
-    place, change  the line, and what changes there; empty while unknown
+    place, change  the line, and what changes there, with a field `often`; empty while unknown
     fallbacks      the line of each operator that runs on the CPU in every step"""
 
     def __init__(self, labels: Container[str]) -> None:

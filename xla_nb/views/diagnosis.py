@@ -96,10 +96,8 @@ def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
     running_paces = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    alive, total = len(_alive(snapshot)), len(snapshot.cards)
-    if snapshot.unit == "device":
-        alive = total = len(running_paces)
-    if (conclusion := conclusions.lately(snapshot.cell, running_paces, alive, total)) is None:
+    alive = len(running_paces if snapshot.unit == "device" else _alive(snapshot))
+    if (conclusion := conclusions.lately(snapshot.cell, running_paces, alive)) is None:
         return None
     return Diagnosis(waits.capital(conclusion.sentence), "warning", conclusion.ranks)
 

@@ -725,11 +725,17 @@ def test_chart_ends_at_last_reported_step_despite_nonfinite_values(ranks: int) -
         ({1: range(40, 50)}, "NaN at step 40 (rank 1)"),
         (
             {1: [*range(20, 30), *range(60, 70)]},
-            "NaN at step 20 (rank 1) and NaN at step 60 (rank 1)",
+            "first NaN at step 20 (rank 1) and NaN again, last from step 60 (rank 1)",
         ),
-        ({1: [20, 21, 22, 50, 51, 80]}, "NaN at step 20 (rank 1) and NaN at step 80 (rank 1)"),
+        (
+            {1: [20, 21, 22, 50, 51, 80]},
+            "first NaN at step 20 (rank 1) and NaN again, last from step 80 (rank 1)",
+        ),
         ({0: [30], 1: [30]}, "NaN at step 30 (ranks 0, 1)"),
-        ({0: [30, 40], 1: [31]}, "NaN at step 30 (rank 0), NaN at step 31 (rank 1) and 1 more"),
+        (
+            {0: [30, 40], 1: [31]},
+            "first NaN at step 30 (rank 0), first NaN at step 31 (rank 1) and 1 more",
+        ),
         (
             {1: [5, 6, *range(90, 900)]},
             "NaN at step 5 (rank 1) and NaN since step 90 (rank 1)",

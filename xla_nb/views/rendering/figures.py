@@ -100,15 +100,16 @@ def _line(name: str, rank: int | None, points: chart.Line, last: str = "") -> di
 
 
 def odd(series: Series) -> str:
-    """Describe where a figure was or became not finite: `NaN at step 30 (rank 2)`, `NaN since step
+    """Describe where a figure became not finite: `first NaN at step 30 (rank 2)`, `NaN since step
     45 (ranks 0–3)`."""
     groups: dict[tuple[float, str], list[int]] = {}
     for rank, turns in sorted(series.odd.items()):
         now = wording.odd(series.lines[rank][-1][1])
         for turn in turns:
             step, kind = turn
-            since = "since" if turn == turns[-1] and kind == now else "at"
-            groups.setdefault((step, f"{kind} {since} step {facts.figure(step)}"), []).append(rank)
+            what = f"first {kind} at" if turn == turns[0] else f"{kind} again, last from"
+            what = f"{kind} since" if turn == turns[-1] and kind == now else what
+            groups.setdefault((step, f"{what} step {facts.figure(step)}"), []).append(rank)
     parts = [f"{text} ({wording.ranks(ranks)})" for (_, text), ranks in sorted(groups.items())]
     return wording.listed(parts, most=2) if parts else ""
 
