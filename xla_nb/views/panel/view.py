@@ -54,6 +54,7 @@ class PanelView(View):
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
+        self._ranks = 0  # that the page knows
         self._focus: int | None = None
         self._snapshot_class = f"xn-saved-{run.name}"  # of the display below the widget (panel.js)
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -124,8 +125,9 @@ class PanelView(View):
             earlier = self._observer.read_before(_BUDGET)
             message["before"] = [lines_message(old) for old in earlier]
         output = self._observer.read(_BUDGET, self._focus)
-        slowdown = max(1.0, len(self.run.state.ranks) / _FEW)
-        if self._is_due("sample", now, _SAMPLE * slowdown) or whole:
+        known, self._ranks = self._ranks, len(self.run.state.ranks)
+        slowdown = max(1.0, self._ranks / _FEW)
+        if self._is_due("sample", now, _SAMPLE * slowdown) or whole or known != self._ranks:
             self._observer.sample()
             charts = self._is_due("charts", now, _CHARTS * slowdown)
             message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
