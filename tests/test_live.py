@@ -748,6 +748,15 @@ def test_ranks_import_a_file_edited_since_the_notebooks_import_and_report_it(liv
     assert not live.ok("%%xla 0\nedited_before.f()").stderr
 
 
+def test_changes_in_modules_reach_values_that_ranks_made_with_them(live, module):
+    text = "K = 1\ndef told(): return K\nclass Model:\n    def go(self): return 'file'\n"
+    module("made_with", text, 1e9)
+    live.ok("%%xla\nfrom made_with import told as told_k\nimport made_with as mw\nm = mw.Model()")
+    assert results(live, "m.go(), told_k()", "0") == "{0: ('file', 1)}"
+    live.ok("import made_with\nmade_with.Model.go = lambda self: 'mine'\nmade_with.K = 2")
+    assert results(live, "m.go(), told_k()", "0") == "{0: ('mine', 2)}"
+
+
 def test_an_object_replaced_in_a_module_is_another_one_on_ranks(live, module):
     text = "class Cfg: lr = 1\nfirst = now = Cfg()\ndef told(): return first.lr, now.lr\n"
     module("two_names", text, 1e9)

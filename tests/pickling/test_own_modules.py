@@ -327,6 +327,16 @@ OTHERS = {
         "def f(rank): return conf.lr",
         5,
     ),
+    "settings that only a module reads which ranks import": (
+        {
+            "conf": "LR, OPT = 1, {}\nclass Cfg: lr = 1\n",
+            "lib/part": "import conf\ndef run(): return conf.LR, conf.OPT, conf.Cfg.lr\n",
+            "train": "from lib.part import run\n",
+        },
+        "import conf\nconf.LR, conf.OPT['a'], conf.Cfg.lr = 2, 3, 4",
+        "def f(rank):\n    from train import run\n    return run()",
+        (2, {"a": 3}, 4),
+    ),
     "one of two names for one object": (
         {
             "conf": "class Cfg:\n    lr = 1\nfirst = now = Cfg()\nLOG = HIST = []\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,7 @@ class Sent:
     """Records what one group of live ranks has been sent: `pack` returns what it lacks, and once
     ranks have received that, call `confirm`. After a restart of the ranks, call `forget`.
 
-    needs  the names that ranks have bound, each with the names in the statements that bound it
+    made   the names that ranks have bound, each with the code of the statements that bound it
     notes  sentences for the user about what `pack` has packed
     reads  the names read by the functions that the cell needs
     """
@@ -81,7 +82,7 @@ class Sent:
         self._former_names: list[str] = []  # original names, by number
         self._deleted: set[str] = set()
         self._told: Set[str] = frozenset()
-        self.needs: dict[str, set[str]] = collections.defaultdict(set)
+        self.made: dict[str, set[types.CodeType]] = collections.defaultdict(set)
 
     def awaits(self, names: Iterable[str]) -> None:
         """Record names read by the ranks' own functions that the notebook does not have yet."""

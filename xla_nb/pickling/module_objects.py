@@ -315,9 +315,33 @@ def is_own(module: types.ModuleType) -> bool:
     name, file = (vars(module).get(attribute) for attribute in ("__name__", "__file__"))
     if not isinstance(file, str) or not isinstance(name, str):
         return False
-    if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
-        return False
-    return file.endswith(".py") and not _is_installed(_folder(name, file))
+    is_file = file.endswith(".py") and name.partition(".")[0] not in _NOT_OWN
+    return is_file and not _is_of_package(name, file)
+
+
+def code_of(name: str) -> types.CodeType | None:
+    """Return the code of a module of the user's own that this process has not imported, without
+    importing it or its package; None if there is none."""
+    path: Any = None
+    spec: Any = None
+    for end in itertools.accumulate(name.split("."), "{}.{}".format):
+        spec = importlib.machinery.PathFinder.find_spec(end, path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    file = spec.origin or ""
+    if not file.endswith(".py") or name.partition(".")[0] in _NOT_OWN or _is_of_package(name, file):
+        return None
+    try:
+        code: types.CodeType | None = spec.loader.get_code(name)
+    except (AttributeError, ImportError, OSError, SyntaxError):
+        return None
+    return code
+
+
+def _is_of_package(name: str, file: str) -> bool:
+    """True if a module's file is part of an installed package."""
+    return "-packages/" in file or _is_installed(_folder(name, file))
 
 
 def _folder(name: str, file: str) -> str:

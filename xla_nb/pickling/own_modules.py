@@ -112,7 +112,7 @@ class Uses:
         own_modules = {
             obj.__name__.rpartition(".")[2]: obj for obj in module_objects.of_this_process().own()
         }
-        done, size = 0, (-1, 0)
+        done, size, sought = 0, (-1, 0), set[str]()
         while uses.size != size:
             size = uses.size
             new = list(uses._reached.values())[done:]
@@ -120,8 +120,13 @@ class Uses:
             modules += (obj for obj in new if _is_imported(obj))
             for obj in new:
                 uses._follow(obj)
-            for name in uses.imports:
-                uses.add(sys.modules.get(name) or own_modules.get(name.rpartition(".")[2]))
+            for name in [*uses.imports]:
+                module = sys.modules.get(name) or own_modules.get(name.rpartition(".")[2])
+                uses.add(module)
+                if module is None and name not in sought:
+                    sought.add(name)
+                    if (code := module_objects.code_of(name)) is not None:  # ranks will import it
+                        uses.of_code(code)
             for module in modules:
                 namespace = vars(module)
                 for name in uses.names & namespace.keys():

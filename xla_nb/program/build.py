@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import types
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -193,6 +193,8 @@ class _Needs:
         for code in self._names.code:
             self._text_uses.of_code(code)
             self._text_uses.names.update(code_facts.in_texts(code))
+        for code in self._behind(self._names.wanted())[1]:
+            self._text_uses.of_code(code)
         replaced = {name for name in _BUILTINS & self._values.keys() if self._is_replaced(name)}
         self._known = _BUILTINS - replaced | _MODULE_NAMES | scope.remote
         if plan or scope.sent:  # in every program of live ranks, even a call
@@ -273,9 +275,8 @@ class _Needs:
         if self._plan:  # a cell has no arguments, and ranks may lack nothing
             del values[ARGUMENTS]
         for code in self._names.code:
-            bound = bindings(code)
-            for name in bound:
-                sent.needs[name] |= code_facts.names_in(code) - bound
+            for name in bindings(code):
+                sent.made[name].add(code)
         sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
         return sent.pack(values, live, self._scope.remote)
 
@@ -344,14 +345,22 @@ class _Needs:
     def _both(self) -> list[str]:
         """The names of the ranks that a live program reads, directly or through what ranks have
         made with them, and that the notebook has as well."""
-        sent, names = self._scope.sent, set[str]()
-        todo = [*self._names.wanted(), *sent.reads] if sent else []
+        sent = self._scope.sent
+        names, _ = self._behind({*self._names.wanted(), *(sent.reads if sent else ())})
+        return sorted(names & self._scope.remote & self._values.keys())
+
+    def _behind(self, names: Iterable[str]) -> tuple[set[str], set[types.CodeType]]:
+        """These names and those with which ranks have made their values, and the code that did."""
+        sent, todo = self._scope.sent, list(names)
+        found, codes = set[str](), set[types.CodeType]()
         while todo:
             name = todo.pop()
-            if sent and name not in names:
-                names.add(name)
-                todo += sent.needs.get(name, ())
-        return sorted(names & self._scope.remote & self._values.keys())
+            if name not in found:
+                found.add(name)
+                for code in sent.made.get(name, ()) if sent else ():
+                    codes.add(code)
+                    todo += code_facts.names_in(code) - bindings(code)
+        return found, codes
 
 
 def _futures(scope: Scope) -> frozenset[str]:
