@@ -753,6 +753,7 @@ def test_changes_in_modules_reach_values_that_ranks_made_with_them(live, module)
     module("made_with", text, 1e9)
     live.ok("%%xla\nfrom made_with import told as told_k\nimport made_with as mw\nm = mw.Model()")
     assert results(live, "m.go(), told_k()", "0") == "{0: ('file', 1)}"
+    live.ok("%%xla\nm = [m][0]")  # made from its former value
     live.ok("import made_with\nmade_with.Model.go = lambda self: 'mine'\nmade_with.K = 2")
     assert results(live, "m.go(), told_k()", "0") == "{0: ('mine', 2)}"
 

@@ -54,7 +54,8 @@ class Sent:
     """Records what one group of live ranks has been sent: `pack` returns what it lacks, and once
     ranks have received that, call `confirm`. After a restart of the ranks, call `forget`.
 
-    made   the names that ranks have bound, each with the code of the statements that bound it
+    made   the names that ranks have bound, each with the code of the statements that bound it, and
+           the names in that code which these do not bind
     notes  sentences for the user about what `pack` has packed
     reads  the names read by the functions that the cell needs
     """
@@ -82,7 +83,7 @@ class Sent:
         self._former_names: list[str] = []  # original names, by number
         self._deleted: set[str] = set()
         self._told: Set[str] = frozenset()
-        self.made: dict[str, set[types.CodeType]] = collections.defaultdict(set)
+        self.made: dict[str, dict[types.CodeType, Set[str]]] = {}
 
     def awaits(self, names: Iterable[str]) -> None:
         """Record names read by the ranks' own functions that the notebook does not have yet."""

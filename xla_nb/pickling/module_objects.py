@@ -315,8 +315,7 @@ def is_own(module: types.ModuleType) -> bool:
     name, file = (vars(module).get(attribute) for attribute in ("__name__", "__file__"))
     if not isinstance(file, str) or not isinstance(name, str):
         return False
-    is_file = file.endswith(".py") and name.partition(".")[0] not in _NOT_OWN
-    return is_file and not _is_of_package(name, file)
+    return _is_own_file(name, file)
 
 
 def code_of(name: str) -> types.CodeType | None:
@@ -329,8 +328,7 @@ def code_of(name: str) -> types.CodeType | None:
         if spec is None:
             return None
         path = spec.submodule_search_locations
-    file = spec.origin or ""
-    if not file.endswith(".py") or name.partition(".")[0] in _NOT_OWN or _is_of_package(name, file):
+    if not _is_own_file(name, spec.origin or ""):
         return None
     try:
         code: types.CodeType | None = spec.loader.get_code(name)
@@ -339,9 +337,10 @@ def code_of(name: str) -> types.CodeType | None:
     return code
 
 
-def _is_of_package(name: str, file: str) -> bool:
-    """True if a module's file is part of an installed package."""
-    return "-packages/" in file or _is_installed(_folder(name, file))
+def _is_own_file(name: str, file: str) -> bool:
+    """True if a module's file is Python code of the user's, not part of an installed package."""
+    is_package = "-packages/" in file or name.partition(".")[0] in _NOT_OWN
+    return file.endswith(".py") and not (is_package or _is_installed(_folder(name, file)))
 
 
 def _folder(name: str, file: str) -> str:

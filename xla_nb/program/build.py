@@ -8,6 +8,7 @@ execute.
 from __future__ import annotations
 
 import builtins
+import itertools
 import types
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -274,9 +275,14 @@ class _Needs:
         assert isinstance(live, LiveUnits)
         if self._plan:  # a cell has no arguments, and ranks may lack nothing
             del values[ARGUMENTS]
+        made: dict[str, dict[types.CodeType, Set[str]]] = {}
         for code in self._names.code:
-            for name in bindings(code):
-                sent.made[name].add(code)
+            bound = bindings(code)
+            for name in bound:
+                made.setdefault(name, {})[code] = code_facts.names_in(code) - bound
+        for name, codes in made.items():  # a value made from the former one has that behind it too
+            former = sent.made.get(name, {}) if name in self._names.wanted() else {}
+            sent.made[name] = former | codes
         sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
         return sent.pack(values, live, self._scope.remote)
 
@@ -357,9 +363,9 @@ class _Needs:
             name = todo.pop()
             if name not in found:
                 found.add(name)
-                for code in sent.made.get(name, ()) if sent else ():
-                    codes.add(code)
-                    todo += code_facts.names_in(code) - bindings(code)
+                made = sent.made.get(name, {}) if sent else {}
+                codes |= made.keys()
+                todo += itertools.chain.from_iterable(made.values())
         return found, codes
 
 
