@@ -1,15 +1,12 @@
-"""Wording of counts, lists, causes of death, durations and shortened texts."""
+"""Wording of counts, lists, durations and shortened texts."""
 
 import math
 
 import pytest
 
 from xla_nb.wording import (
-    cause_in_short,
-    cause_of_death,
     exactly,
     in_one_line,
-    in_past,
     lasting,
     listed,
     ranks,
@@ -58,24 +55,6 @@ def test_a_long_text_ends_with_an_ellipsis_within_its_length():
 def test_a_long_path_keeps_its_start_and_end():
     assert without_middle("/a/b", 4) == "/a/b"
     assert without_middle("/home/me/runs/rank-0.out", 13) == "/home/…-0.out"
-
-
-@pytest.mark.parametrize(
-    ("status", "told", "in_short"),
-    [
-        (-9, "was killed by SIGKILL (often out of memory; check dmesg)", "killed by SIGKILL"),
-        (-15, "was killed by SIGTERM", "killed by SIGTERM"),
-        (-11, "crashed with SIGSEGV in native code", "crashed with SIGSEGV"),
-        (-6, "crashed with SIGABRT (see the rank's output)", "crashed with SIGABRT"),
-        (-7, "crashed with SIGBUS (often because /dev/shm is full)", "crashed with SIGBUS"),
-        (-2, "was interrupted (SIGINT)", "interrupted (SIGINT)"),
-        (-99, "was killed by signal 99", "killed by signal 99"),
-        (3, "exited with status 3 before finishing", "exited with status 3"),
-    ],
-)
-def test_an_exit_status_is_described_in_full_and_in_short(status, told, in_short):
-    assert in_past(cause_of_death(status)) == told
-    assert cause_in_short(status) == in_short
 
 
 def test_a_duration_set_by_the_user_is_shown_exactly():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.messages import events
+from xla_nb.messages.exit_status import cause_of_death
 from xla_nb.monitor.state import RunState
-from xla_nb.wording import cause_of_death
 
 
 def fold(*happened, stopping=""):

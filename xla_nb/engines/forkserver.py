@@ -31,8 +31,8 @@ from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.events import JobEnded
+from xla_nb.messages.exit_status import TERMINATED, ending
 from xla_nb.record import output
-from xla_nb.wording import TERMINATED, ending
 
 _FILES = 4  # of a run, at most: its events, parcel, order, and the control of live ranks' lines
 #: Modules of every job and rank, whatever their runtime.

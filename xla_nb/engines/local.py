@@ -24,9 +24,9 @@ from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
+from xla_nb.messages.exit_status import ending
 from xla_nb.messages.orders import HostGroup, Order, Request, Turn
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
-from xla_nb.wording import ending
 
 
 class LocalEngine:

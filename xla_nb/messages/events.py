@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.messages import checked_json
-from xla_nb.wording import ending
+from xla_nb.messages.exit_status import ending
 
 #: The most characters of one text in an event, and of a line in it.
 TEXT_LIMIT, LINE_LIMIT = 8_000, 2_000

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 from xla_nb import ansi
 from xla_nb.messages.events import ProcessDied
+from xla_nb.messages.exit_status import cause_in_short, cause_of_death, in_past
 from xla_nb.monitor.stacks import alike
 from xla_nb.monitor.state import RankState, RunState
 from xla_nb.wording import (
-    cause_in_short,
-    cause_of_death,
     everybody,
     in_one_line,
-    in_past,
     listed,
     ranks,
     several,

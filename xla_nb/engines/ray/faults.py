@@ -6,7 +6,7 @@ import re
 import sys
 
 from xla_nb import ansi
-from xla_nb.wording import ending
+from xla_nb.messages.exit_status import ending
 
 #: How long to wait for an answer from a cluster, in seconds.
 PATIENCE = 60.0
