@@ -976,6 +976,17 @@ def test_changing_a_class_by_autoreload_is_reported(live, module):
         live.ok("%autoreload 0")
 
 
+def test_importing_a_package_before_its_ranks_start_is_not_reported(kernel, tmp_path):
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "settings.py").write_text("RATE = 0\n")
+    kernel.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport packed.settings")
+    kernel.ok("%xla_start -n 2 --name packing")
+    first = kernel.ok("%%xla --group packing\npacked.settings.RATE")
+    kernel.ok("%xla_shutdown packing\nsys.path.pop(0)")
+    assert "returned 0" in str(first.data)
+    assert "has since imported" not in str(first.data)
+
+
 def test_importing_a_module_of_the_ranks_in_the_notebook_is_reported_once(live, module):
     module("ranks_first", "steps, log, other = 0, [], 1\n", 1e9)
     live.ok("%%xla\nimport ranks_first\nranks_first.steps += 1\nranks_first.log.append(rank)")

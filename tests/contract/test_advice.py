@@ -121,6 +121,15 @@ def test_refused_method_is_named_with_its_object_and_attribute(
     notebook.ok("ad_file.close()")
 
 
+def test_name_that_a_run_has_taken_is_not_said_to_be_defined_by_a_former_cell(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("def ad_run(n): return n")
+    notebook.ok("%%xla_spawn -n 1 -o ad_run\ndef train(rank): return rank")
+    told = refused(notebook.run("%%xla_spawn -n 1\ndef train(rank): return ad_run(3)"))
+    assert "Cannot send `ad_run` (xla_nb.views.picture.ShownRun) to ranks" in told
+
+
 def test_variable_holding_a_method_is_described(notebook: Notebook) -> None:
     number = notebook.ok(TRAINER + "ad_bound = ad_trainer.fit").number
     told = refused(notebook.run("xla_nb.spawn(lambda rank: ad_bound, n=1)"))

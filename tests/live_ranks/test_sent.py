@@ -271,7 +271,7 @@ STORIES = {
         >>> add() == 1
         held = add, read; del add, read
         >>> held[1]() == 0
-        told: replaced the ranks' former `add`, now under another name…
+        told: replaced the ranks' former `add`, whose data the notebook still uses…
     """,
     "arrays and tensors share memory": """
         import numpy, torch

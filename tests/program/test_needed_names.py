@@ -191,7 +191,7 @@ def test_submodule_of_a_package_is_imported(notebook, package, imported, cell):
 def test_submodule_imports_are_repeated_for_their_side_effects(notebook, package, local):
     (local / "pack" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
     notebook.run("import pack.plugins\nimport pack.other as other")
-    assert notebook.build("def f(i): return 1").parcel.imports == ("pack.plugins",)
+    assert notebook.build("def f(i): return 1").parcel.imports == ("pack", "pack.plugins")
 
 
 def test_names_bound_before_use_and_ipython_builtins_are_not_sent(notebook):

@@ -618,8 +618,8 @@ def test_rank_that_sends_nothing_is_not_responding(run, observer, monkeypatch, r
     assert card(observer, 0).detail == "in time.sleep"
     monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
     one = card(observer, 0)
-    assert (one.phase, one.place, one.since) == ("running", place, None)
-    assert one.detail == f"not responding for {seconds:.0f} s"
+    assert (one.phase, one.place, one.since) == ("not responding", place, None)
+    assert one.detail == f"last seen {seconds:.0f} s ago"
     samples(run, 0, at=30.0, activity="blocked", operation="time.sleep", place=place)
     assert card(observer, 0).detail == "in time.sleep"
 

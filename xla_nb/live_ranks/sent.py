@@ -34,7 +34,9 @@ from xla_nb.wording import listed
 
 #: Prefix of ranks' names for values that the notebook has renamed or no longer names.
 _FORMER = f"{OURS}former_"
-_NOT_KEPT = "replaced the ranks' former `{}`, now under another name, with the notebook's"
+_NOT_KEPT = (
+    "replaced the ranks' former `{}`, whose data the notebook still uses, with the notebook's"
+)
 
 
 @dataclass(frozen=True)

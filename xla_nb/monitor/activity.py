@@ -5,8 +5,9 @@ Progress is anything that a rank writes, reports, counts or passes through: outp
 steps, graphs, collectives, the `lock`, a phase. Signs of life alone (memory, CPU time, its line)
 are not progress.
 
-Samples count seconds exactly, so the time between two of them is accounted for however far apart
-they are, and spread evenly over the interval. Seconds are on the rank's own clock: hosts whose
+Samples count waiting and compiling exactly, so this time is known however far apart two samples
+are, and is spread evenly over the interval. The rest is running, unless the rank was silent: it may
+have been stopped. Seconds are on the rank's own clock: hosts whose
 clocks differ have lanes shifted against each other by that difference.
 """
 
@@ -24,14 +25,15 @@ from operator import itemgetter
 from typing import Any
 
 from xla_nb.monitor.state import Phase, RankState
-from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
+from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample, ticks
 
 #: Seconds without a sample after which Python is taken to be blocked.
 _UNHEARD_AFTER = 10.0
 _START_TOLERANCE = 0.5  # seconds by which the start of the same wait may differ between samples
 _BUSY = 0.2  # share of a CPU from which a rank counts as computing: others may load the machine
 LANE = 60  # seconds of a lane
-_MAX_GAP = 20.0  # seconds between two samples from which the time between them is unknown
+_SILENT = 3.0  # seconds, plus one for every few ranks, without a sample until a rank is silent
+_MAX_GAP = 20.0  # seconds between two samples from which all time between them is unknown
 #: Kinds that may be counted only when over, or by looks: taken from earlier running time.
 _LATE_KINDS = ("compiling", "data", "blocked")
 _MIN_SPAN = 0.005  # shortest busy time in a lane, in seconds: clocks are read one after the other
@@ -40,6 +42,7 @@ _MARK_DISTANCE = 0.9  # seconds between two kept marks
 _RECENT = 2.0  # seconds, in most of which a rank did what is shown
 _MIN_STEPS_TIME = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
 _PAUSE = 3.0  # times as long per step as usual: a pause, before a loop or for a validation
+_UNEVEN = 2.0  # slowest by fastest second from which steps come in bursts, and few cannot be timed
 
 
 #: Ways in which a rank spends a second, in words, in the order of a slot's parts.
@@ -50,7 +53,7 @@ KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a
 class Slot:
     """One second of a rank's lane, or `wide` seconds: when it began, in whole seconds since the
     epoch, and how many seconds of it were spent on each kind. These add up to its width, except in
-    the first and the newest slot, and for time in which a live rank was idle."""
+    the first and the newest slot, for time in which a live rank was idle, and for unknown time."""
 
     second: int
     compiling: float = 0.0
@@ -210,8 +213,9 @@ class Track:
         self._mark: object = None
         self._progress_at = self._heard_at = math.inf  # times; inf: not watched yet
 
-    def add(self, sample: Sample, started: float | None = None) -> None:
-        """Add a newer sample. `started`: when the rank started, with all counts at 0."""
+    def add(self, sample: Sample, started: float | None = None, ranks: int = 1) -> None:
+        """Add a newer sample of one of so many `ranks`. `started`: when the rank started, with all
+        counts at 0."""
         newest, self.sample = self.sample, sample
         if newest is not None and newest.at == sample.at:
             return
@@ -229,7 +233,7 @@ class Track:
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
             recent.clear()
         elif previous is not None:
-            self._add_time(previous, sample)
+            self._add_time(previous, sample, silence(ranks))
             if len(self._slots) > 3 * LANE:
                 self._merge_old(math.ceil(sample.at) - LANE)
         recent.append(sample)
@@ -316,8 +320,10 @@ class Track:
             return None
         median = statistics.median_low(one.per_step for one in windows)
         usual = [one for one in windows if one.per_step <= _PAUSE * median]
-        seconds = sum(one.per_step * one.steps for one in usual)
-        return seconds / sum(one.steps for one in usual) if median else None
+        times = [one.per_step for one in usual]
+        if not median or max(times) > _UNEVEN * min(times):
+            return None
+        return sum(one.per_step * one.steps for one in usual) / sum(one.steps for one in usual)
 
     # ---------------------------------------------------------- progress
 
@@ -351,9 +357,9 @@ class Track:
 
     # ---------------------------------------------------------- the lane
 
-    def _add_time(self, old: Sample, new: Sample) -> None:
+    def _add_time(self, old: Sample, new: Sample, known: float) -> None:
         """Add the time between two samples to the lane, without the time in which the rank was idle
-        at either end."""
+        at either end. If it is longer than `known` seconds, only what was counted of it."""
         window = Window.between(old, new)
         span = remaining = window.seconds
         if not _MIN_SPAN < span < _MAX_GAP:
@@ -366,7 +372,8 @@ class Track:
             parts[name] = min(seconds, remaining)
             late[name] = seconds - parts[name]
             remaining -= parts[name]
-        totals = Slot(0, running=remaining, **parts).parts
+        running = remaining if span < known else 0.0
+        totals = Slot(0, running=running, **parts).parts
         for second in range(math.floor(begin), math.ceil(end)):
             overlap = min(end, second + 1) - max(begin, second)
             slot = self._slots.get(second) or Slot(second)
@@ -414,6 +421,11 @@ class Track:
     def _has_begun_anew(self, sample: Sample) -> bool:
         """Whether a live rank has started another program since its last step."""
         return sample.activity != "idle" and sample.idle > self._marks[-1].idle
+
+
+def silence(ranks: int) -> float:
+    """Seconds without a sample from which one of so many ranks is taken to be silent."""
+    return _SILENT + ticks(ranks)
 
 
 def _kind(sample: Sample) -> str:
@@ -466,4 +478,4 @@ class Tracks(defaultdict[int, Track]):
         """Add the newest sample of a rank to its track."""
         with self.lock:
             if (sample := read(rank.rank)) is not None:
-                self[rank.rank].add(sample, rank.started)
+                self[rank.rank].add(sample, rank.started, len(self))

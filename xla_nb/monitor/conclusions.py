@@ -78,7 +78,7 @@ class _Time:
             return None
         is_each = all(w.compiles >= _EVERY_STEP * w.executed for w in windows.values())
         group = self._subset(windows)
-        costs = [w.compiling for w in windows.values()]
+        costs = [min(w.compiling, w.seconds) for w in windows.values()]  # some began earlier
         rates = sorted({max(1, round(w.compiles / w.executed)) for w in windows.values()})
         number = f"{rates[0]} " if len(rates) == 1 else ""
         graphs = "a new graph" if rates == [1] else f"{number}new graphs"

@@ -15,6 +15,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -388,8 +389,11 @@ def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) ->
     parcel = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
     if parcel.overlaps(parcel.writer.gaps):
         live.notes.add(_COPY_NOTE)
+    with_packages = {
+        name for path in live.imports for name in accumulate(path.split("."), "{}.{}".format)
+    }
     in_order = list(sys.modules) if live.imports else ()
-    return replace(parcel, imports=tuple(name for name in in_order if name in live.imports))
+    return replace(parcel, imports=tuple(name for name in in_order if name in with_packages))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

@@ -70,8 +70,8 @@ class Definitions(dict[int, Any]):
     imported, `taken` the objects of modules, by id: each with the place where the notebook has the
     object that it stands for."""
 
-    def __init__(self) -> None:
-        self.imports: set[str] = set()
+    def __init__(self, imports: Iterable[str] = ()) -> None:
+        self.imports = set(imports)
         self.taken: dict[int, tuple[tuple[str, str], object]] = {}
 
 

@@ -7,6 +7,7 @@ execute.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import itertools
 import types
@@ -319,9 +320,14 @@ class _Needs:
         return f"{text} Nothing was run on ranks."
 
     def _origin(self, name: str) -> str:
-        """The line of the last statement that binds the name, or ""."""
-        statement = newest(self._cells, name)
-        return f"{statement.cell.label}, line {span(statement.node)[0]}" if statement else ""
+        """The line of the last statement that binds the name; "" if none has bound its value, such
+        as the run of `-o`."""
+        statement, value = newest(self._cells, name), self._values.get(name)
+        node = statement and statement.node
+        is_plain = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list
+        if statement is None or (is_plain and not isinstance(value, types.FunctionType | type)):
+            return ""
+        return f"{statement.cell.label}, line {span(statement.node)[0]}"
 
     # Reporting
 

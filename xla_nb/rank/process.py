@@ -363,7 +363,9 @@ def _run_live_rank(job: Inherited, control: socket.socket, rank: int) -> None:
 def _run_cells(
     job: Inherited, line: socket.socket, rank: int, info: RankInfo, idle: Stopwatch
 ) -> None:
-    definitions, handler = Definitions(), signal.getsignal(signal.SIGINT)
+    # The job has imported what the notebook had; the first cell lists that again.
+    definitions = Definitions(loader.parcel(os.environ[loader.PARCEL]).imports)
+    handler = signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, rank)) is not None:
         with contextlib.closing(cell):
             if cell.turn.is_for(rank):

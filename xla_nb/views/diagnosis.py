@@ -180,11 +180,13 @@ def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankS
     if card.phase in ENDED or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
-    sample = replace(card.sample, activity=cast(Activity, card.phase), place=card.place)
+    is_silent = card.phase == "not responding"
+    activity = "running" if is_silent else cast(Activity, card.phase)
+    sample = replace(card.sample, activity=activity, place=card.place)
     status = RankStatus.of(state.RankState(card.rank, "running"), sample, ended)
     # As counted in its row, unless the clocks of several hosts may differ.
     now = sample.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
-    return replace(status, lasting=max(0.0, now - sample.since), unheard=card.silent)
+    return replace(status, lasting=max(0.0, now - sample.since), unheard=is_silent)
 
 
 def _alive(snapshot: Snapshot) -> list[Card]:

@@ -319,7 +319,7 @@ def bar_in_short(bar: Bar) -> str:
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
-        parts.append(f"{lasting(bar.eta)} to go")
+        parts.append(f"{lasting(bar.eta + 0.5)} to go")
     return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 

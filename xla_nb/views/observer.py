@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.monitor import sentences, waits
-from xla_nb.monitor.activity import LANE, missing
+from xla_nb.monitor.activity import LANE, missing, silence
 from xla_nb.monitor.state import ENDED, RankState, RunState
 from xla_nb.record.figures import Rows
 from xla_nb.record.files import Record
-from xla_nb.record.sample import Loop, Sample, ticks
+from xla_nb.record.sample import Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views import facts
@@ -42,7 +42,6 @@ _POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
 _EXCERPT_LINES, _MIN_EXCERPT_LINES = 1200, 3
 _LONGEST_LAST_LINE = 200  # characters of a card's last line
-_SILENT = 3.0  # seconds, plus one for every few ranks, without a sample until a rank is silent
 _OMITTED = "Charts omit the figures of {}, whose files no longer exist."
 _LONGEST_NOTE = 200  # characters of the note about a past hang: the record has the rest
 
@@ -273,11 +272,11 @@ class Observer:
         if phase == "idle":
             steady = sample = sample and replace(sample, place="", operation="", missing=())
         silent = self._silence(rank, sample) if phase != "idle" else 0.0
-        if sample and silent:  # what it does now is unknown
-            phase, since = "running", None
+        if sample and silent:
+            phase, since = "not responding", None
             sample = steady = replace(sample, activity="running", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, steady))
-        detail = f"not responding for {wording.lasting(silent)}" if silent else detail
+        detail = f"last seen {wording.lasting(silent)} ago" if silent else detail
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
         place = rank.place if has_ended or steady is None else steady.place
@@ -302,7 +301,6 @@ class Observer:
             lane=lane,
             bars=self._bars_of(rank, sample, [bar for _, bar in open_lines if bar is not None]),
             sample=sample or NO_SAMPLE,
-            silent=silent > 0,
         )
 
     def _silence(self, rank: RankState, sample: Sample | None) -> float:
@@ -313,7 +311,7 @@ class Observer:
         if not is_running or sample is None or (cell is not None and _predates(sample, cell.at)):
             return 0.0
         seconds = time.monotonic() - self.run.tracks[rank.rank].arrived
-        return seconds if seconds >= _SILENT + ticks(len(state.ranks)) else 0.0
+        return seconds if seconds >= silence(len(state.ranks)) else 0.0
 
     def _bars_of(
         self, rank: RankState, sample: Sample | None, drawn: Sequence[Bar]

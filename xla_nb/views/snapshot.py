@@ -18,8 +18,10 @@ from xla_nb.record.sample import Sample
 Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
-Phase = Literal[state.Phase, "compiling", "idle", "waiting", "early"]
-UNDER_WAY: frozenset[Phase] = frozenset({"starting", "running", "compiling", "waiting"})
+Phase = Literal[state.Phase, "compiling", "idle", "waiting", "not responding", "early"]
+UNDER_WAY: frozenset[Phase] = frozenset(
+    {"starting", "running", "compiling", "waiting", "not responding"}
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Diagnosis:
 class Card:
     """One rank, or one device of a process that drives several.
 
-    phase     "early": it returned, and others failed because it was missing in a collective
+    phase     "early": it returned, and others failed because it was missing in a collective; "not
+              responding": no sample has arrived for some time, so what it does is unknown
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
     detail    in short: the collective it waits in and for which ranks, the call it is blocked
@@ -74,7 +77,6 @@ class Card:
     lane      its last 60 s, or its whole time if the run is over, oldest first; a gap means that
               nothing is known about that time
     sample    its newest sample; views/facts.py defines which values are shown
-    silent    no sample has arrived for some time
     """
 
     rank: int
@@ -92,7 +94,6 @@ class Card:
     lane: tuple[Slot, ...] = ()
     bars: tuple[Bar, ...] = ()
     sample: Sample = NO_SAMPLE
-    silent: bool = False
 
 
 @dataclass(frozen=True)

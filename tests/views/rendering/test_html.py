@@ -389,7 +389,7 @@ def test_errors_beyond_limit_are_counted() -> None:
 
 def test_progress_shows_percentage_count_rate_and_remaining_time() -> None:
     for shown in both(snapshot(ok=None, bar=Bar("train", 620, 1000, 12.34, 30.8))):
-        assert "train: 62 % · 620 of 1,000 · 12.3/s · 30 s to go" in shown
+        assert "train: 62 % · 620 of 1,000 · 12.3/s · 31 s to go" in shown
 
 
 def test_finished_run_shows_no_progress() -> None:

@@ -42,6 +42,7 @@ PHASES: dict[Phase, Look] = {
     "failed": Look("✗", RED),
     "died": Look("†", "#bf3989"),
     "stopped": Look("■", GREY),
+    "not responding": Look("?", GREY),
     "waiting": Look("◔", GREY),
     "compiling": Look("◍", AMBER),
     "starting": Look("◌", GREY),
@@ -50,7 +51,7 @@ PHASES: dict[Phase, Look] = {
     "finished": Look("✓", GREEN),
 }
 FOUND = Look("!", AMBER)  # the run is over, with a problem
-TROUBLED = ("early", "failed", "died", "stopped", "waiting")
+TROUBLED = ("early", "failed", "died", "stopped", "not responding", "waiting")
 ENDED = ("early", "failed", "died", "stopped", "finished")
 #: Title of the messages of ranks that failed with the same error but different text.
 OTHERS = "same error, different message"
