@@ -110,11 +110,11 @@ class Started:
 DEFINITIONS = {}
 
 
-def a_run(engine, sock=None, **options):
+def a_run(engine, sock=None, *, kind=Heard, group="", **options):
     where = files.Record.create("r1")
     feed = Feed(sock, lambda: engine.lost)
-    about = "r1", "Cell In[3]", where, engine, feed, Options(**options), DEFINITIONS
-    return Heard(*about)
+    about = "r1", "Cell In[3]", where, engine, feed, Options(**options), DEFINITIONS, group
+    return kind(*about)
 
 
 def recorded(run):

@@ -155,7 +155,7 @@ def _interrupt(job: Inherited) -> None:
     Python: a blocking call there cannot be ended from outside. An idle live rank is not disturbed:
     its program has ended already, or it is about to begin the next one and will report its start
     (`struck`). Each program is interrupted once, even if the notebook repeats the interrupt
-    (`Ladder.repeat`).
+    (`Run._handle_staying`).
     """
     job.struck = time.monotonic()
     targets = [(rank, *run) for rank, run in list(job.running.items()) if not run[0].stopping]

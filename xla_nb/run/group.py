@@ -28,8 +28,7 @@ from xla_nb.program.cell_text import Cell
 from xla_nb.record.files import Folder, Record
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
-from xla_nb.run.run import Run
-from xla_nb.run.stopping import in_words
+from xla_nb.run.run import Run, places
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks
 
@@ -218,10 +217,10 @@ class Group:
     def _note_loss(self, run: Run, sent: signal.Signals) -> None:
         """Note the loss of ranks that are about to be ended by force with a program."""
         staying = [rank for rank in run.state.ranks.values() if rank.phase not in ENDED]
-        numbers = [rank.rank for rank in staying]
-        subject, failure = ranks(numbers) if staying else "the ranks' job", "did not answer"
+        subject, failure = "the ranks' job", "did not answer"
         if staying:
-            where = in_words(run.state, numbers, time.time())
+            where = places(staying, time.time())
+            subject = ranks(rank.rank for rank in staying)
             failure = f"did not stop ({where})" if where else "did not stop"
         self._why_lost = f"{run.label} was ended by force because {subject} {failure}"
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all ranks

@@ -1,7 +1,10 @@
 """A run from the notebook's side: followed, stopped, read.
 
 However a run ends (all returned, one failed or died, stopped, timed out, fork server lost), it
-passes through one state and one ladder. Stop would not reach a second way to end.
+passes through one state and one ladder of signals: KeyboardInterrupt in the ranks, `grace` seconds
+later SIGTERM, then SIGKILL to every process of the run. Stop would not reach a second way to end.
+Every rung has a time limit, so that no rank can keep a cell from ending; stopping the run again
+skips the rest of it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from xla_nb.monitor import conclusions
 from xla_nb.monitor.hang import HangWatch
 from xla_nb.monitor.nonfinite import FigureWatch
 from xla_nb.monitor.sentences import changes
+from xla_nb.monitor.stacks import alike
 from xla_nb.monitor.state import ENDED, RankState
 from xla_nb.old_names import first_time
 from xla_nb.record import private
@@ -29,8 +33,7 @@ from xla_nb.record.files import Losses, Record
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.stopping import Ladder, in_words, left_running, may_take, note_places, unheard
-from xla_nb.wording import in_one_line, ranks
+from xla_nb.wording import in_one_line, listed, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; also seconds that ranks have to
 #: stop before those that have not are named.
@@ -38,15 +41,30 @@ STOP_PATIENCE = 1.0
 _REPEAT_DELAY = 0.8  # seconds until an interrupt that a rank did not report is repeated
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
+#: Seconds that a process has to end after SIGTERM; and until what is left is killed once more.
+TERM_PATIENCE, KILL_PATIENCE = 1.0, 5.0
+_MAX_KILLS = 3  # kills, after which the process that should have killed them is killed
+#: The signal after another one; None: there was none. After these it is SIGKILL.
+_NEXT = {None: signal.SIGINT, signal.SIGINT: signal.SIGTERM}
 #: Seconds that live ranks have to become ready for the next program after one has ended.
 LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # seconds between looks; until the first at ranks, which delays no cell
 _SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOW_TIMEOUT = 5.0  # seconds that a view in the background has to show the end
+_MAX_AGE = 2.0  # seconds for which the last place of a rank counts as current
+_MOST = 4  # places in one sentence
 _SIGTERM = (
-    "Sent SIGTERM to {}{}, which did not exit within {:g} s of the interrupt (--grace). Some "
+    "Sent SIGTERM to {}, which did not exit within {:g} s of the interrupt (--grace). Some "
     "finally blocks may not have finished."
+)
+_LINGERING = (
+    "The ranks left threads, processes or `atexit` handlers running; they were killed after "
+    "{seconds:g} s. Wait for them in the function (`thread.join()`, `process.wait()`)."
+)
+_NOT_READY = (
+    "{ranks} finished the cell but did not become ready for the next one within {seconds:g} s, so "
+    "the live ranks were ended."
 )
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
@@ -78,13 +96,16 @@ class Run(RecordedRun):
         """group: the live ranks' run whose processes run it; empty if it has its own processes."""
         super().__init__(name, label, record, definitions)
         self._group = group
+        self._processes = group or name  # the run that the engine knows its processes by
         self._engine = engine
         self._feed = feed
         self._options = options
         self._began_at = time.monotonic()
         self._settled_at: float | None = None
         self._trouble_at: float | None = None
-        self._ladder = Ladder(group or name, engine, options.grace)
+        self._sent: signal.Signals | None = None
+        self._due: float | None = None  # time of the next rung of the ladder
+        self._kill_count = 0
         self._stopped_at: float | None = None
         self._has_reported = self._has_repeated = False
         self._stop_lock = threading.Lock()
@@ -130,7 +151,11 @@ class Run(RecordedRun):
     @property
     def _is_leaving(self) -> bool:
         """Live ranks have ended it, and will soon be ready for another program."""
-        return bool(self._group) and self.state.settled and not self._ladder.is_killing
+        return bool(self._group) and self.state.settled and not self._is_killing
+
+    @property
+    def _is_killing(self) -> bool:
+        return self._sent == signal.SIGKILL
 
     # ------------------------------------------------------------ steering
 
@@ -185,7 +210,7 @@ class Run(RecordedRun):
         for this reason less than 2 s ago: a busy kernel gets the same stop in two ways."""
         with self._stop_lock:
             settled = self.state.settled  # another thread may change it later
-            if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
+            if self.state.ended is not None or self._is_killing or self._is_leaving:
                 return  # stopping again must not use stronger means
             now, is_repeated = time.monotonic(), bool(self.state.stopping)
             is_recent = self._stopped_at is not None and now - self._stopped_at < _SAME
@@ -199,39 +224,54 @@ class Run(RecordedRun):
             staying = self._running()
             sent = self._climb(now, settled)
             if is_repeated and staying:
-                self._has_reported = True  # `may_take` would promise time that they do not have
-                text = f"Stopped again: sent {sent.name} to {''.join(self._name_staying(staying))}."
-                self.take(events.Notice(text=text))
-
-    def _name_staying(self, staying: list[int]) -> tuple[str, str]:
-        """Ranks that do not stop, and where they are, in parentheses."""
-        where = in_words(self.state, staying, time.time())
-        return ranks(staying), where and f" ({where})"
+                self._has_reported = True  # "may take" would promise time that they do not have
+                self._notify(f"Stopped again: sent {sent.name} to {_described(staying)}.")
 
     def stops_because(self, why: str) -> None:
         """Set the reason of a stop that its caller does not know. Stops nothing."""
         self.take(events.StopRequested(why=why))
 
-    def _running(self) -> list[int]:
+    def _notify(self, text: str, *, passing: bool = False) -> None:
+        self.take(events.Notice(text=text, passing=passing))
+
+    def _running(self) -> list[RankState]:
         """The ranks whose functions run."""
-        return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
+        return [r for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
 
     def _climb(self, now: float, settled: bool) -> signal.Signals:
-        """Take the next rung of the ladder and return its signal. `settled`: as the state was when
-        that was decided. The caller holds `_stop_lock`."""
-        running = [self.state.ranks[number] for number in self._running()]
-        pids = _by_host(running)
-        of_group = bool(self._group)
-        some_run = not settled and bool(pids or of_group)  # one may be about to run
-        by_host = pids if some_run else None
-        sent = self._ladder.next_signal(some_run)
+        """Take the next rung of the ladder and return its signal. If no rank runs, the remaining
+        processes are killed. `settled`: as the state was when that was decided. The caller holds
+        `_stop_lock`."""
+        running, of_group = self._running(), bool(self._group)
+        some_run = not settled and bool(running or of_group)  # one may be about to run
+        sent = _NEXT.get(self._sent, signal.SIGKILL) if some_run else signal.SIGKILL
         if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested says it
             if self._stopped_at is not None:
-                note_places(self, [rank.rank for rank in running])
+                self._note_places(running)
             self.take(events.SignalSent(number=sent, of_group=of_group))
             self.before_force(self, sent)
-        self._ladder.climb(now, self._feed, by_host)
+        self._sent = sent
+        patience = {signal.SIGINT: self._options.grace, signal.SIGTERM: TERM_PATIENCE}
+        self._due = now + patience.get(sent, KILL_PATIENCE)
+        if not self._is_killing:
+            self._engine.signal(self._processes, _by_host(running), sent)
+        elif self._kill_count < _MAX_KILLS:
+            self._kill_count += 1
+            self._engine.kill(self._processes)
+        else:
+            self._feed.kill()
         return sent
+
+    def _note_places(self, running: Iterable[RankState]) -> None:
+        """Note where these ranks are by their samples, if that is news since the interrupt."""
+        for rank in running:
+            sample = self.sample(rank.rank)
+            if sample is None or rank.phase == "starting":
+                continue
+            if sample.at > (rank.located or 0.0) and rank.is_news(sample.at, sample.place):
+                stack = rank.stack if rank.place == sample.place else ""
+                at, place = sample.at, sample.place
+                self.take(events.RankAt(rank=rank.rank, place=place, stack=stack, at=at))
 
     def ask_stacks(self) -> None:
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
@@ -249,7 +289,7 @@ class Run(RecordedRun):
         try:
             threading.Thread(target=self._follow, name=self.name, daemon=True).start()
         except RuntimeError as problem:
-            self._engine.kill(self._group or self.name)
+            self._engine.kill(self._processes)
             self.take(events.JobEnded(status=None))
             self._conclude()
             advice = shortage(errno.EAGAIN)
@@ -261,10 +301,9 @@ class Run(RecordedRun):
                 for event in self._feed.wait(_TICK):
                     self.drawn.wait(_DRAWING)
                     self._take_or_end(event)
-                self._climb_if_due(time.monotonic())
                 self._act(time.monotonic())
         except BaseException as fault:  # a patched module, say
-            self._engine.kill(self._group or self.name)
+            self._engine.kill(self._processes)
             message = in_one_line(f"{type(fault).__name__}: {fault}", 300)
             self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(message)))
             raise  # threading shows where
@@ -295,10 +334,12 @@ class Run(RecordedRun):
                 self.take(events.Notice(text=sentence))
             conclusions.conclude(self, self.label, conclusions.at_end)
         if isinstance(event, events.RankStarted | events.JobStarted):
-            with self._stop_lock:  # else a stop might send it the signal before `meet` does
+            with self._stop_lock:  # else a stop might send the signal to it as well
                 self.take(event)
-                for rank in event.live if isinstance(event, events.JobStarted) else (event,):
-                    self._ladder.meet(event.host, rank.pid)
+                started = event.live if isinstance(event, events.JobStarted) else (event,)
+                if started and self._sent is not None and not self._is_killing:
+                    pids = [rank.pid for rank in started]
+                    self._engine.signal(self._processes, {event.host: pids}, self._sent)
         else:
             self.take(event)
 
@@ -330,9 +371,11 @@ class Run(RecordedRun):
 
     def _act(self, now: float) -> None:
         """Do what is due now."""
+        self._climb_if_due(now)
         is_over = self._settled_at is not None and not self._is_leaving
         if not (is_over or self.state.stopping) and now - self._began_at >= _SOON:
             self._hangs.act(now)
+        grace, timeout = self._options.grace, self._options.timeout
         if self._settled_at is not None:
             self._kill_lingering(now)
         elif self._stopped_at is not None:
@@ -340,47 +383,65 @@ class Run(RecordedRun):
         elif (
             self._trouble_at is not None
             and self.state.group is None  # other live ranks may hold values that the user wants
-            and now - self._trouble_at >= self._options.grace
+            and now - self._trouble_at >= grace
         ):
-            self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
-        elif self._options.timeout is not None and now - self._began_at >= self._options.timeout:
-            self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")
+            self.stop(f"Stopped {grace:g} s after the first failure (grace)")
+        elif timeout is not None and now - self._began_at >= timeout:
+            self.stop(f"Timed out after {timeout:g} s (timeout)")
 
     def _climb_if_due(self, now: float) -> None:
         with self._stop_lock:  # another thread may be stopping the run again
-            due = None if self._is_leaving else self._ladder.due
-            if due is not None and now >= due:
-                staying = self._running()
-                if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
-                    text = _SIGTERM.format(*self._name_staying(staying), self._options.grace)
-                    self.take(events.Notice(text=text))
+            if self._due is None or now < self._due or self._is_leaving:
+                return
+            staying = self._running()
+            if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
+                self._notify(_SIGTERM.format(_described(staying), self._options.grace))
 
     def _handle_staying(self, now: float) -> None:
         """Interrupt staying ranks once more that have not reacted, and report once that they stay;
         kill the ranks that have not begun when all others have ended."""
         assert self._stopped_at is not None
-        staying = self._running()
-        if not staying and not self._ladder.is_killing and not self._group:
+        staying, grace = self._running(), self._options.grace
+        if not staying and not self._is_killing and not self._group:
             with self._stop_lock:
                 self._climb(now, self.state.settled)
             return
         if staying and not self._has_repeated and now >= self._stopped_at + _REPEAT_DELAY:
             self._has_repeated = True
-            self._ladder.repeat(_by_host(unheard(self, staying)))
+            if self._sent == signal.SIGINT and (deaf := _by_host(filter(self._is_deaf, staying))):
+                self._engine.signal(self._processes, deaf, signal.SIGINT)
         if now >= self._stopped_at + STOP_PATIENCE and not self._has_reported:
             self._has_reported = True
-            if staying and self._options.grace > STOP_PATIENCE:
-                self.take(may_take(staying, self._options.grace, bool(self._group)))
+            if staying and grace > STOP_PATIENCE:
+                who, advice = ranks(rank.rank for rank in staying), "Stop again to end them now."
+                if self._group:
+                    advice = "After that, or if you stop again, SIGTERM ends "
+                    advice += f"{who}, and the values there are lost."
+                text = (
+                    f"Interrupted; {who} may take up to {grace:g} s to clean up (grace). {advice}"
+                )
+                self._notify(text, passing=True)
+
+    def _is_deaf(self, rank: RankState) -> bool:
+        """Whether the rank reported no interrupt, although its program has no SIGINT handler:
+        Python misses a signal that arrives just as it begins a blocking system call (its handler
+        runs afterwards)."""
+        sample = self.sample(rank.rank)
+        return rank.interrupted is None and sample is not None and sample.heeds
 
     def _kill_lingering(self, now: float) -> None:
         """Kill processes that have not exited some time after the ranks ended."""
         assert self._settled_at is not None
-        if not self._ladder.is_killing and now >= self._settled_at + self._patience:
-            text = left_running(self.state, self._patience, lives=bool(self._group))
-            if text and not self.state.stopping:
-                self.take(events.Notice(text=text))
-            with self._stop_lock:
-                self._climb(now, self.state.settled)
+        if self._is_killing or now < self._settled_at + self._patience:
+            return
+        states = self.state.ranks
+        # A killed rank could not wait for the processes that it had started.
+        is_expected = not states or any(rank.death is not None for rank in states.values())
+        if not self.state.stopping and (self._group or not is_expected):
+            text = _NOT_READY if self._group else _LINGERING
+            self._notify(text.format(ranks=ranks(states).capitalize(), seconds=self._patience))
+        with self._stop_lock:
+            self._climb(now, self.state.settled)
 
 
 def _by_host(running: Iterable[RankState]) -> dict[str, list[int]]:
@@ -389,3 +450,27 @@ def _by_host(running: Iterable[RankState]) -> dict[str, list[int]]:
     for rank in running:
         pids_by_host.setdefault(rank.host, set()).add(rank.pid or 0)
     return {host: sorted(pids) for host, pids in pids_by_host.items()}
+
+
+def _described(staying: Iterable[RankState]) -> str:
+    """Ranks that do not stop, and where they are, in parentheses."""
+    where = places(staying, time.time())
+    return f"{ranks(rank.rank for rank in staying)}{where and f' ({where})'}"
+
+
+def places(staying: Iterable[RankState], now: float) -> str:
+    """The noted places of ranks at `now`, on the clock of events: `at Cell In[3], line 7`. Empty if
+    none is known."""
+    known = alike({rank.rank: _last_seen(rank, now) for rank in staying})
+    if len(known) == 1:
+        return next(iter(known))
+    return listed([f"{ranks(group)} {at}" for at, group in known.items() if at], most=_MOST)
+
+
+def _last_seen(rank: RankState, now: float) -> str:
+    if not rank.place:
+        return ""
+    if rank.only_interrupted:
+        return f"interrupted at {rank.place}"
+    age = now - (rank.located or now)
+    return f"at {rank.place}" if age < _MAX_AGE else f"last seen at {rank.place}, {age:.0f} s ago"
