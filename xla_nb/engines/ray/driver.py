@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import json
 import os
 import pickle
 import socket
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import faults
@@ -35,8 +36,6 @@ from xla_nb.wording import several
 _LOST = 5.0  # seconds that a host may be unreachable
 _IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the ranks
 _SILENT = 30.0  # seconds for an answer, which a host sends every second
-
-T = TypeVar("T")
 
 
 # ---------------------------------------------------------------- one run
@@ -93,7 +92,7 @@ class FollowedRun:
             self.group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
         ]
-        answers = await asyncio.wait_for(asyncio.gather(*map(_await, calls)), _IMPORT)
+        answers = await asyncio.wait_for(asyncio.gather(*calls), _IMPORT)
         for seat, refusal in zip(self._seats, answers, strict=True):
             if refusal:
                 name = self.group.names[seat]
@@ -111,8 +110,8 @@ class FollowedRun:
             variables = {group.machines.index(seat.host): seat.variables for seat in seats}
             self._seats = [*variables]
             if len(seats) > 1:
-                reference = group.actors[self._seats[0]].hold_port.remote(self.run)
-                address = await asyncio.wait_for(_await(reference), _SILENT)
+                call = group.actors[self._seats[0]].hold_port.remote(self.run)
+                address = await asyncio.wait_for(call, _SILENT)
         return [
             Part(
                 group.names[seat],
@@ -160,7 +159,7 @@ class FollowedRun:
         seen, silent_since = 0, 0.0
         while True:
             try:
-                call = _await(actor.news.remote(self.run, seen))
+                call = actor.news.remote(self.run, seen)
                 news: HostNews = await asyncio.wait_for(call, _SILENT)
             except ray.exceptions.ActorUnavailableError:
                 silent_since = silent_since or time.monotonic()
@@ -213,10 +212,6 @@ def _store(parcel: int) -> Any:
         return ray.put(file.read(os.fstat(parcel).st_size))
 
 
-async def _await(reference: Awaitable[T]) -> T:
-    return await reference
-
-
 # ---------------------------------------------------------------- the process
 
 
@@ -254,7 +249,10 @@ class Driver:
         run = self._runs.get(request.get("run", ""))
         match request["do"]:
             case "launch":
-                self._start_task(request["id"], self._launch(request["id"], fds))
+                number = request["id"]
+                task = asyncio.get_running_loop().create_task(self._launch(number, fds))
+                self._tasks[number] = task
+                task.add_done_callback(lambda _: self._tasks.pop(number, None))
             case "abandon":
                 if request["id"] in self._tasks:
                     self._tasks[request["id"]].cancel()
@@ -263,51 +261,37 @@ class Driver:
             case "kill" | "ask" | "end" if run is not None:
                 run.call(request["do"])
 
-    def _start_task(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_and_reply(number, work))
-        self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
-
-    async def _run_and_reply(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; reply to any failure, since the kernel waits for a reply."""
-        try:
-            await work
-        except XlaNbError as problem:
-            # The kernel starts a new process unless other requests still use this connection.
-            spent = isinstance(problem, Unreachable) and self._tasks.keys() == {number}
-            self._reply(id=number, refused=str(problem), spent=spent)
-        except Exception as problem:
-            self._reply(id=number, refused=faults.unplaced(str(problem)))
-            raise
-
     async def _launch(self, number: int, fds: list[int]) -> None:
-        def tell(message: str) -> None:
-            self._reply(id=number, waiting=message)
-
+        """Start a run and follow it; reply to any failure, since the kernel waits for a reply."""
         events_fd, parcel_fd, request_fd = fds
         with (
             socket.socket(fileno=events_fd) as sock,
             open(parcel_fd, "rb") as parcel,  # noqa: PTH123 # a descriptor, not a path
+            open(request_fd, "rb") as file,  # noqa: PTH123 # likewise
         ):
-            with open(request_fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
+            try:
                 file.seek(0)
                 request, env, program = pickle.load(file)
-            sock.setblocking(False)
-            cpu = asks_to_simulate({**env, **request.user_env})
-            wish = Wish(request.hosts, request.slices, request.wait, tell, cpu)
-            run = await self._start_run(Launch(wish, request, env, program, sock, parcel.fileno()))
-            try:
-                self._reply(id=number, done=True)
-                await run.follow()
-            except asyncio.CancelledError:  # the launch was abandoned
-                run.call("forget")
+                sock.setblocking(False)
+                cpu = asks_to_simulate({**env, **request.user_env})
+                tell = functools.partial(self._tell, number)
+                wish = Wish(request.hosts, request.slices, request.wait, tell, cpu)
+                launch = Launch(wish, request, env, program, sock, parcel.fileno())
+                await self._run(number, launch)
+            except XlaNbError as problem:
+                # The kernel starts a new process unless other requests still use this connection.
+                spent = isinstance(problem, Unreachable) and self._tasks.keys() == {number}
+                self._reply(id=number, refused=str(problem), spent=spent)
+            except Exception as problem:
+                self._reply(id=number, refused=faults.unplaced(str(problem)))
                 raise
-            finally:
-                await self._forget(run)
         gc.collect()  # frees references to Ray's objects
 
-    async def _start_run(self, launch: Launch) -> FollowedRun:
-        """Start on held or new hosts; a program of live ranks on their hosts."""
+    def _tell(self, number: int, message: str) -> None:
+        self._reply(id=number, waiting=message)
+
+    async def _run(self, number: int, launch: Launch) -> None:
+        """Start on held or new hosts, a program of live ranks on theirs; follow it to its end."""
         turn = launch.request.turn
         if turn is not None and turn.group not in self._runs:
             raise LaunchError(NO_GROUP)
@@ -318,19 +302,19 @@ class Driver:
         run = self._runs[launch.request.run] = FollowedRun(launch, group, live)
         try:
             await run.start(launch)
-        except BaseException:
-            await self._forget(run)
-            raise
-        return run
-
-    async def _forget(self, run: FollowedRun) -> None:
-        """Forget a run that is over; release its hosts if one is lost."""
-        group = run.group
-        self._runs.pop(run.run, None)
-        group.runs.discard(run.run)
-        group.used = time.monotonic()
-        if group.broken and not group.runs:
-            await self._cluster.release(group)
+            try:
+                self._reply(id=number, done=True)
+                await run.follow()
+            except asyncio.CancelledError:  # the launch was abandoned
+                run.call("forget")
+                raise
+        finally:
+            # Forget a run that is over; release its hosts if one is lost.
+            self._runs.pop(run.run, None)
+            group.runs.discard(run.run)
+            group.used = time.monotonic()
+            if group.broken and not group.runs:
+                await self._cluster.release(group)
 
     def _reply(self, **reply: Any) -> None:
         """Reply to the kernel, which reads while it waits; `_receive` notices that it is gone."""

@@ -278,7 +278,7 @@ class Cluster:
         self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]
     ) -> ActorGroup:
         placement = await within(faults.PATIENCE, _make_placement, bundles)
-        actors: list[Any] = []
+        group = ActorGroup(wish, placement, bundles, [], [])
         try:
             patience = wish.wait + _READY
             if not await within(patience + 5, placement.wait, patience):
@@ -287,24 +287,21 @@ class Cluster:
                     f"{patience:g} s, although it reported enough free resources; another job may "
                     "have taken them. Run the cell again, or wait longer (`--wait 5m`)."
                 )
-            await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
-            machines = await asyncio.wait_for(_introduced(actors, bundles, nodes), _READY)
+            await within(faults.PATIENCE, _make_actors, group)
+            machines = _introduced(group.actors, bundles, nodes)
+            group.machines = await asyncio.wait_for(machines, _READY)
         except BaseException as problem:  # including an interrupted launch
-            await self._give_back(placement, actors)
+            await self.release(group)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
-        return ActorGroup(wish, placement, bundles, actors, machines)
+        return group
 
     async def release(self, group: ActorGroup) -> None:
         """End everything that runs on these hosts, and release them."""
-        if group in self._groups:
-            self._groups.remove(group)
-        await self._give_back(group.placement, group.actors)
-
-    async def _give_back(self, placement: Any, actors: Sequence[Any]) -> None:
+        self._groups = [other for other in self._groups if other is not group]
         with contextlib.suppress(TimeoutError):  # the cluster does not answer
-            await within(_FREED, _remove, placement, actors)
+            await within(_FREED, _remove, group)
         self._released = time.monotonic()
 
     async def release_idle(self) -> None:
@@ -374,32 +371,32 @@ def _make_placement(bundles: Sequence[Bundle]) -> Any:
     return placement_group(list(bundles), strategy="STRICT_SPREAD")
 
 
-def _make_actors(placement: Any, bundles: Sequence[Bundle], actors: list[Any]) -> None:
-    """Append the actors to a list, so that an abandoned launch can release those made so far."""
+def _make_actors(group: ActorGroup) -> None:
+    """Make the actors of a group, one by one: an abandoned launch releases those made so far."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    for index, bundle in enumerate(bundles):
+    for index, bundle in enumerate(group.bundles):
         options = {
             "num_cpus": bundle.get("CPU", 0),
             "resources": {name: count for name, count in bundle.items() if name != "CPU"},
             "max_concurrency": _CALLS,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement, placement_group_bundle_index=index
+                group.placement, placement_group_bundle_index=index
             ),
         }
-        actors.append(ray.remote(HostActor).options(**options).remote())
+        group.actors.append(ray.remote(HostActor).options(**options).remote())
 
 
-def _remove(placement: Any, actors: Sequence[Any]) -> None:
+def _remove(group: ActorGroup) -> None:
     import ray
     from ray.util import remove_placement_group
 
-    for actor in actors:
+    for actor in group.actors:
         with contextlib.suppress(Exception):
             ray.kill(actor)  # its fork servers and their jobs end with it
     with contextlib.suppress(Exception):
-        remove_placement_group(placement)
+        remove_placement_group(group.placement)
 
 
 async def _introduced(
