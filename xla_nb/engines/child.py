@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from xla_nb import linux
 from xla_nb.errors import LaunchError
 from xla_nb.messages import channel
-from xla_nb.messages.events import Event, JobEnded
+from xla_nb.messages.events import Event
 
 # Import the xla_nb that runs here first; other modules of its folder keep their place on the path.
 _BOOT = """
@@ -145,8 +144,6 @@ class Feed:
         self.why_ended = why
         self._sock, self._child = sock, child
         self._pidfd = os.dup(child.pidfd)
-        self._ended = threading.Event()
-        self._end: JobEnded | None = None
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
         """Wait up to so many seconds; yield the events that are ready, then None if no more will
@@ -156,28 +153,9 @@ class Feed:
         ended = channel.ready(self._pidfd, 0)
         if ended:  # nobody else ends the processes that it leaves, which might still write
             self._child.sweep()
-        for event in channel.receive(self._sock):
-            self._note(event)
-            yield event
+        yield from channel.receive(self._sock)
         if ended:
-            self._note(None)
             yield None
-
-    @property
-    def is_over(self) -> bool:
-        """True once the follower has received the end."""
-        return self._ended.is_set()
-
-    def _note(self, event: Event | None) -> None:
-        if not self._ended.is_set() and (event is None or isinstance(event, JobEnded)):
-            self._end = event  # the writers' end, which follows, adds nothing
-            self._ended.set()
-
-    def end_within(self, seconds: float) -> JobEnded | None:
-        """How the run ended, once the follower has received that; None if it does not within so
-        many seconds, or the child has ended."""
-        self._ended.wait(seconds)
-        return self._end
 
     def kill(self) -> None:
         """Kill the child, since otherwise nobody would end the ranks."""

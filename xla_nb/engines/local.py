@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from xla_nb import linux
@@ -272,25 +272,40 @@ _END_TIMEOUT = 5.0  # seconds to receive the end of live ranks' job: the server 
 
 
 class LiveFeed(Feed):
-    """The events of a job; the live ranks' programs look here for its start and their deaths."""
+    """The events of a job; the live ranks' programs look here for its start (`began`, and its ranks
+    by number), their deaths, and its end."""
 
-    #: The start of the job, once known; `ranks` are the ranks by number.
-    began: events.JobStarted | None = None
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, sock: socket.socket, child: Child, why: Callable[[], str]) -> None:
+        super().__init__(sock, child, why)
+        self.began: events.JobStarted | None = None
         self.ranks: dict[int, events.RankStarted] = {}
         self.deaths: list[events.ProcessDied] = []
+        self._end: events.JobEnded | None = None
+        self._ended = threading.Event()
 
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
         for event in super().wait(seconds):
-            if isinstance(event, events.JobStarted):
-                self.began = event
-            elif isinstance(event, events.RankStarted):
-                self.ranks[event.rank] = event
-            elif isinstance(event, events.ProcessDied):
-                self.deaths.append(event)
+            match event:
+                case events.JobStarted():
+                    self.began = event
+                case events.RankStarted():
+                    self.ranks[event.rank] = event
+                case events.ProcessDied():
+                    self.deaths.append(event)
+                case None | events.JobEnded() if not self.is_over:
+                    self._end = event  # the writers' end, which follows, adds nothing
+                    self._ended.set()
             yield event
+
+    @property
+    def is_over(self) -> bool:
+        """True once the follower has received the end."""
+        return self._ended.is_set()
+
+    def why_over(self) -> str:
+        """How the job, or the fork server, ended; empty if neither is known to have ended."""
+        self._ended.wait(_END_TIMEOUT)
+        return self.why_ended() if self._end is None else self._end.reason
 
 
 class ProgramFeed(Feed):
@@ -298,28 +313,28 @@ class ProgramFeed(Feed):
 
     def __init__(self, child: Child, live: LiveRanks, ranks: Iterable[events.RankStarted]) -> None:
         reader, self.theirs = channel.pair()
-        super().__init__(reader, child, live.why_ended)
+        super().__init__(reader, child, live.feed.why_over)
         self._live, self._pids = live, {event.rank: event.pid for event in ranks}
 
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
         if self._live.feed.is_over:  # no rank is left, so only what they have sent remains
             self.theirs.close()
         deaths = [*self._live.feed.deaths]  # before the look: what the dead had sent comes first
+        is_over = False
         for event in super().wait(seconds):
             if isinstance(event, events.RankLeft):
                 self._pids.pop(event.rank, None)
             elif event is not None:
                 yield event
+            is_over = event is None
         for death in deaths:
             if death.pid in self._pids.values():
                 self._pids = {rank: pid for rank, pid in self._pids.items() if pid != death.pid}
                 yield death
-        if self.is_over:
+        if is_over:
             yield None
         elif not self._pids:
-            end = events.JobEnded(status=0)
-            self._note(end)
-            yield end
+            yield events.JobEnded(status=0)
 
     def close(self) -> None:
         self.theirs.close()
@@ -335,11 +350,6 @@ class LiveRanks:
         self._control, self._child = control, child
         self.fit, self.feed = fit, feed
         self._lines: dict[int, socket.socket] = {}
-
-    def why_ended(self) -> str:
-        """How their job, or the fork server, ended; empty if neither is known to have ended."""
-        end = self.feed.end_within(_END_TIMEOUT)
-        return self.feed.why_ended() if end is None else end.reason
 
     def hand(self, turn: Turn, parcel: int, order: int) -> ProgramFeed:
         """Give them a program, as files; return its events. Raises LaunchError."""

@@ -33,7 +33,7 @@ from xla_nb.record.figures import History, last_values
 from xla_nb.record.files import Record, find, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
-from xla_nb.wording import in_one_line, listed, several, shortened, took
+from xla_nb.wording import in_one_line, several, shortened, took
 
 
 class RecordedRun(Mapping[int, Any]):
@@ -142,17 +142,12 @@ class RecordedRun(Mapping[int, Any]):
         """{rank: value} of the ranks that have returned so far. Raises XlaNbError if any value
         cannot be read; `run[rank]` still gives the others."""
         finished = sorted(r.rank for r in self.state.ranks.values() if r.phase == "finished")
-        values = {}
-        for rank in finished:
-            try:
-                values[rank] = self[rank]
-            except XlaNbError as problem:
-                others = [f"run[{other}]" for other in finished if other != rank]
-                if not others:
-                    raise
-                expressions = listed(others, most=3)
-                raise XlaNbError(f"{problem} Read the others one by one: {expressions}.") from None
-        return values
+        try:
+            return {rank: self[rank] for rank in finished}
+        except XlaNbError as problem:
+            if len(finished) == 1:
+                raise
+            raise XlaNbError(f"{problem} Read the others one by one, as run[RANK].") from None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.results)
