@@ -137,19 +137,17 @@ def test_data_loader_error_names_the_lack_of_shared_memory(under):
 def in_memory_of():
     """in_memory_of(size) returns a command for a kernel limited to `size` bytes by its own control
     group, and the file in which the system counts OOM kills there."""
-    ours = memory._group(Path("/proc/self"))
-    if ours is None:
-        pytest.skip("no control group can be seen here")
-    folder = ours.top / f"xla-nb-{os.getpid()}"
+    ours = memory._Group.own()
+    folder = ours.folder / f"xla-nb-{os.getpid()}"
 
     def command(size):
         try:
             folder.mkdir()
-            (folder / ours.ceiling).write_text(str(size))
+            (folder / f"memory.{ours.ceiling}").write_text(str(size))
         except OSError as problem:
             pytest.skip(f"no control group can be made here: {problem}")
         enter = f'echo $$ > {folder}/cgroup.procs && exec "$@"'
-        return ("sh", "-c", enter, "sh"), folder / ours.counter
+        return ("sh", "-c", enter, "sh"), folder / f"memory.{ours.counter}"
 
     yield command
     if folder.exists():
