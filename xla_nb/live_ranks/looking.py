@@ -44,7 +44,6 @@ class Unit:
     met: Met
     shares: sharing.Parts
     itself: Callable[[], object]
-    links: sharing.Links = frozenset()
 
 
 class Look:
@@ -166,7 +165,7 @@ class Look:
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
         """Pickle these alone, for ranks that have all definitions and what they find by the calls.
         Returns what the pickle collected, the pickle, its memory, and its mutable parts."""
-        live = self._live.part_of({k: value for k, value in values.items() if type(k) is int}, None)
+        live = self._live.part_of({k: value for k, value in values.items() if type(k) is int}, True)
         live.sets = {key: value for key, value in values.items() if isinstance(key, tuple)}
         live.held = calls
         named = {key: value for key, value in values.items() if isinstance(key, str)}

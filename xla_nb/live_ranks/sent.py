@@ -76,6 +76,7 @@ class Sent:
         of what was sent last."""
         self._last_set_keys = set()
         self._units: dict[Key, Unit] = {}
+        self._links: Mapping[Key, sharing.Links] = {}  # between these
         self._imports = module_objects.of_this_process().numbers()
         self._imported: set[str] = set()
         self._dropped: set[int] = set()
@@ -128,12 +129,12 @@ class Sent:
         kept = self._find_former(units, look, live.notebook.values)
         self.reads = look.reads
         self._note_lost(look)
-        sent, calls, holders = self._to_send(units, look)
+        shared = sharing.links({key: unit.shares for key, unit in units.items()})
+        sent, calls, holders = self._to_send(units, shared, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
-        final = live.part_of({}, ())
-        final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
-        final.on_ranks = self._units.keys()
+        numbers_sent = sorted(key for key in sent if type(key) is int)
+        final = live.part_of({number: look.objects[number] for number in numbers_sent}, False)
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
@@ -152,7 +153,7 @@ class Sent:
             parcel.copies.clear()
             for key in sent:
                 units[key].memory.keep(copies)
-            self._units, self._last_set_keys = units, set_keys
+            self._units, self._links, self._last_set_keys = units, shared, set_keys
             self._awaited = (self._awaited | gone).difference(units)
             self._dropped.clear()
             self._imported |= imports
@@ -217,26 +218,22 @@ class Sent:
                 )
 
     def _to_send(
-        self, units: dict[Key, Unit], look: Look
+        self, units: dict[Key, Unit], shared: Mapping[Key, sharing.Links], look: Look
     ) -> tuple[set[Key], Mapping[int, Call], list[Unit]]:
         """Return the units that have changed, with those that share something with them; the others
         stay as they were when they were sent. If ranks can find what is shared in what they have,
         by these calls and in these units, that stays too."""
-        shared = sharing.links({key: unit.shares for key, unit in units.items()})
-        for key, unit in units.items():
-            units[key] = _with_links(unit, shared.get(key, frozenset()))
         changed = {key for key, unit in units.items() if self._is_changed(key, unit)}
         # A unit keeps what it shared with a changed one, under any name.
         steady = {key for key in units.keys() - changed if not _is_former(key)}
         changed |= {
             key
             for key in steady
-            if _links_to(self._units[key].links, steady) != _links_to(units[key].links, steady)
+            if _links_to(self._links.get(key, ()), steady) != _links_to(shared.get(key, ()), steady)
         }
         sent, calls, holders = self._find_shared(changed, shared, units, look)
         self._note_replaced(changed, sent, shared, units, look)
-        for key in units.keys() - sent:
-            units[key] = _with_links(self._units[key], units[key].links)
+        units |= {key: self._units[key] for key in units.keys() - sent}
         return sent, calls, holders
 
     def _find_shared(
@@ -337,10 +334,6 @@ class Sent:
         return bool(can_change) and not (isinstance(key, str) and key.startswith(OURS))
 
 
-def _with_links(unit: Unit, links: sharing.Links) -> Unit:
-    return unit if unit.links == links else replace(unit, links=links)
-
-
 def _calls_for(keys: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dict[int, Call]:
     """Return how ranks find the values of these units, and these parts of those with names, by
     id."""
@@ -395,7 +388,7 @@ def _objects(units: Iterable[Unit]) -> set[int]:
     return set[int]().union(*(unit.shares.objects for unit in units))
 
 
-def _links_to(links: sharing.Links, units: Set[Key]) -> sharing.Links:
+def _links_to(links: Iterable[tuple[Any, Any, Any]], units: Set[Key]) -> sharing.Links:
     return frozenset(link for link in links if link[1] in units)
 
 

@@ -80,16 +80,16 @@ class Numbers:
 class LiveUnits(Live):
     """Like `Live`, and collects the same; what it pickles is opened with a table.
 
-    `on_ranks` are the numbers that the ranks have (None: all); definitions with others are written
-    whole, as are `sends`, by their numbers, even if nothing refers to them. `gone` are names and
-    numbers to be forgotten; `sets` is what modules are given, `there` what ranks have of that;
-    `held` has calls by which ranks find what they have, by the id of the object here; `imports` are
-    modules that the notebook had not imported before; `keeps` gives new names to what ranks have.
+    Definitions are written by their numbers, except those that it `sends`, by number, even if
+    nothing refers to them. `looks`: nothing is sent. `gone` are names and numbers to be forgotten;
+    `sets` is what modules are given, `there` what ranks have of that; `held` has calls by which
+    ranks find what they have, by the id of the object here; `imports` are modules that the notebook
+    had not imported before; `keeps` gives new names to what ranks have.
     """
 
     def __init__(self, notebook: Notebook, numbers: Numbers) -> None:
         self.numbers = numbers
-        self.on_ranks: Container[object] | None = frozenset()
+        self.looks = False
         self.sends: Mapping[int, Any] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.sets: Mapping[Key, object] = {}
@@ -105,26 +105,23 @@ class LiveUnits(Live):
     def number(self, definition: Any) -> int:
         return self.numbers.of(definition)
 
-    def part_of(self, sends: Mapping[int, Any], on_ranks: Container[object] | None) -> LiveUnits:
+    def part_of(self, sends: Mapping[int, Any], looks: bool) -> LiveUnits:
         """Return a LiveUnits for another pickle of the same notebook, of these definitions."""
         live = LiveUnits(self.notebook, self.numbers)
-        live.sends, live.on_ranks = sends, on_ranks
-        if on_ranks is None:  # reduce instances alike whether or not their class is found
+        live.sends, live.looks = sends, looks
+        if looks:  # reduce instances alike whether or not their class is found
             live._made_here = functools.cache(_is_made_here)
         return live
-
-    def _is_whole(self, number: int) -> bool:
-        return number in self.sends or (self.on_ranks is not None and number not in self.on_ranks)
 
     def _by_number(self, definition: Any, reduce: Callable[[Any], Any]) -> Any:
         number = self.numbers.of(definition)
         self.met.refers[number] = definition
-        if not self._is_whole(number):
+        if number not in self.sends:
             return rebuild.found, (number,)
-        _, arguments, *filling = reduce(definition)
+        make, arguments, *filling = reduce(definition)
         if (place := self.numbers.place(definition)) is not None:
             return rebuild.imported, (place, *arguments), *filling
-        return rebuild.renewed, arguments, *filling
+        return make, arguments, *filling
 
     def is_behind(self, module: str) -> bool:
         return self.numbers.is_behind(module)
@@ -134,15 +131,14 @@ class LiveUnits(Live):
 
     def reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        is_same = self.on_ranks is None  # even if the module is re-imported
-        if issubclass(kind, enum.Enum) and (is_same or self.is_behind(kind.__module__)):
+        if issubclass(kind, enum.Enum) and (self.looks or self.is_behind(kind.__module__)):
             return self._member(obj)
         if not issubclass(kind, type | types.FunctionType) or not _is_own(obj):
             return super().reduce(obj)
         self.met.uses.add(obj)
         if self.is_behind(obj.__module__):
             return self._function(obj) if isinstance(obj, types.FunctionType) else self._class(obj)
-        if is_same:
+        if self.looks:  # the same even if the module is re-imported
             return rebuild.found, (self.numbers.of(obj),)
         return super().reduce(obj)
 
@@ -165,7 +161,7 @@ class LiveUnits(Live):
         # %autoreload gave members of a former class, which keeps them, the current class.
         cls: Any = vars(member).get("__objclass__", type(member))
         number = self.numbers.of(cls)
-        if self._is_whole(number):  # ranks have it once, even if its class is refilled
+        if number in self.sends:  # ranks have it once, even if its class is refilled
             make, (_, *arguments), state, *rest = super()._member(member)
             return make, (cls, *arguments), (state, {"__class__": type(member)}), *rest
         if getattr(cls, member.name or "", None) is member:

@@ -59,13 +59,9 @@ class Told(NamedTuple):
     defined: tuple[str, str, int] = "", "", 0
 
 
-class Found(NamedTuple):
-    """The notebook's values in the user's own modules, sentences for the user, and which of these
-    modules ranks import as the notebook did."""
-
-    values: dict[Key, object]
-    notes: set[str]
-    imports: set[str]
+#: The notebook's values in the user's own modules, sentences for the user, and which of these
+#: modules ranks import as the notebook did.
+Found: TypeAlias = tuple[dict[Key, object], set[str], set[str]]
 
 
 class Uses:
@@ -154,27 +150,27 @@ class Uses:
         on_ranks: Container[str],
         is_behind: Callable[[str], bool],
     ) -> Found:
-        result = Found({}, set(), set())
+        values, notes, imports = dict[Key, object](), set[str](), set[str]()
         if self._looks_in_main:
-            result.notes.add(_THROUGH_MAIN)
+            notes.add(_THROUGH_MAIN)
         for module in dict.fromkeys([*_torch_modules(), *modules]):
             name = module.__name__
             if not is_own(module):
-                result.notes.update(
+                notes.update(
                     by_reference.note_of(name, one) for one in by_reference.names_in(module)
                 )
                 for attribute in self.names & vars(module).keys():
-                    result.values.update(_comparisons((name, attribute), vars(module)[attribute]))
+                    values.update(_comparisons((name, attribute), vars(module)[attribute]))
             elif _is_edited(name, on_ranks):
-                result.notes.add(_EDITED.format(name))
+                notes.add(_EDITED.format(name))
             else:
-                result.imports.add(name)
-                result.values.update(_values_to_set(module, name, "", self.names, is_behind(name)))
+                imports.add(name)
+                values.update(_values_to_set(module, name, "", self.names, is_behind(name)))
         reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
         for definition in self._reached.values():
             bases = _bases(definition)
             reached += bases
-            result.notes.update(
+            notes.update(
                 _FORMER_BASE.format(_path(definition), _path(base), base.__module__)
                 for base in bases
                 if base is not definition and not is_behind(base.__module__)
@@ -184,20 +180,16 @@ class Uses:
             name, path = obj.__module__, obj.__qualname__
             if not _own_module(name):
                 methods = by_reference.methods_in(obj) if name != "__main__" else ()
-                result.notes.update(
-                    by_reference.note_of(name, f"{path}.{method}") for method in methods
-                )
+                notes.update(by_reference.note_of(name, f"{path}.{method}") for method in methods)
                 is_found = not isinstance(obj, type) and code_facts.value_of(name, path) is obj
-                result.values.update(_comparisons((name, path), obj) if is_found else {})
+                values.update(_comparisons((name, path), obj) if is_found else {})
             elif _is_settable(obj) and not (_is_edited(name, on_ranks) or is_behind(name)):
                 for path, holder in module_objects.holders(obj):
-                    result.values.update(_values_to_set(holder, name, f"{path}.", self.names))
-        result.notes.update(
-            _AS_IMPORTED.format(*key)
-            for key, value in result.values.items()
-            if is_of_this_thread(value)
+                    values.update(_values_to_set(holder, name, f"{path}.", self.names))
+        notes.update(
+            _AS_IMPORTED.format(*key) for key, value in values.items() if is_of_this_thread(value)
         )
-        return result
+        return values, notes, imports
 
     @property
     def _looks_in_main(self) -> bool:

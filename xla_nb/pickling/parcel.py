@@ -80,8 +80,39 @@ class Packed:
 
         share: openers on this machine map the memory that this process shares by files
         """
-        raws = [buffer.raw() for buffer in self.buffers]
-        return _lay_out(fd, self.stream, raws, self._mappings if share else [], self.imports)
+        distinct, slices = merged([buffer.raw() for buffer in self.buffers])
+        pieces, offset = [self.stream], _aligned(self.stream.nbytes)
+        places: list[tuple[int, int]] = []
+        parts: list[dict[str, Any]] = []
+        for piece in distinct:
+            address = address_of(piece)
+            if share and (mapping := holding(self._mappings, address, piece.nbytes)):
+                places.append((1 + len(parts), 0))
+                parts.append(mapping.part(address, piece.nbytes))
+            else:
+                places.append((0, offset))
+                pieces.append(piece)
+                offset = _aligned(offset + piece.nbytes)
+        index = json.dumps(
+            {
+                "stream": self.stream.nbytes,
+                # each in the parcel (0) or in one of the parts after it
+                "buffers": [
+                    (places[n][0], places[n][1] + start, size) for n, start, size in slices
+                ],
+                "parts": parts,
+                "imports": self.imports,
+            }
+        ).encode()
+        os.pwrite(fd, b"%0*d" % (_HEADER_SIZE, len(index)) + index, 0)
+        data_start = position = _aligned(_HEADER_SIZE + len(index))
+        for piece in pieces:
+            position, remaining = _aligned(position), piece
+            while remaining.nbytes:
+                written = os.pwrite(fd, remaining, position)
+                position, remaining = position + written, remaining[written:]
+        os.ftruncate(fd, max(data_start + offset, 1))
+        return data_start + offset
 
     def to_memfd(self, share: bool = False) -> int:
         """Return the parcel in a memfd, which the caller closes. Raises OSError."""
@@ -96,47 +127,6 @@ class Packed:
     @functools.cached_property
     def _mappings(self) -> list[SharedMapping]:
         return shared_mappings() if self.buffers else []
-
-
-def _lay_out(
-    fd: int,
-    stream: memoryview,
-    buffers: list[memoryview],
-    mappings: list[SharedMapping],
-    imports: tuple[str, ...],
-) -> int:
-    """Write the stream and, once each, the memory that buffers cover except that of `mappings`."""
-    distinct, slices = merged(buffers)
-    pieces, offset = [stream], _aligned(stream.nbytes)
-    places: list[tuple[int, int]] = []
-    parts: list[dict[str, Any]] = []
-    for piece in distinct:
-        address = address_of(piece)
-        if mapping := holding(mappings, address, piece.nbytes):
-            places.append((1 + len(parts), 0))
-            parts.append(mapping.part(address, piece.nbytes))
-        else:
-            places.append((0, offset))
-            pieces.append(piece)
-            offset = _aligned(offset + piece.nbytes)
-    index = json.dumps(
-        {
-            "stream": stream.nbytes,
-            # each in the parcel (0) or in one of the parts after it
-            "buffers": [(places[n][0], places[n][1] + start, size) for n, start, size in slices],
-            "parts": parts,
-            "imports": imports,
-        }
-    ).encode()
-    os.pwrite(fd, b"%0*d" % (_HEADER_SIZE, len(index)) + index, 0)
-    data_start = position = _aligned(_HEADER_SIZE + len(index))
-    for piece in pieces:
-        position, remaining = _aligned(position), piece
-        while remaining.nbytes:
-            written = os.pwrite(fd, remaining, position)
-            position, remaining = position + written, remaining[written:]
-    os.ftruncate(fd, max(data_start + offset, 1))
-    return data_start + offset
 
 
 def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:

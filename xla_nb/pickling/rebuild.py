@@ -112,37 +112,33 @@ def numbered(definition: Any, number: int) -> Any:
     return definition
 
 
-def new(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Create a definition of the notebook."""
-    return numbered(make(*arguments), number)
-
-
 def number_of(definition: Any) -> int:
     """Return the notebook's number of an opened definition; 0 if it has none."""
     return _numbers[id(definition)] if opened.get(id(definition)) is definition else 0
 
 
-def renewed(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Like `new`, but return the object of that number if ranks have it, with the attributes that
-    it is created with."""
+def new(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a definition of the notebook: the class or function of that number, with the
+    attributes that it is created with, if ranks have it; else a new object."""
     table = opening.get().table
-    if number not in table:
-        table[number] = new(number, make, *arguments)
-    elif make is new_class:
-        _renew_class(table[number], *arguments)
-    elif make is new_function:
-        _renew_function(table[number], *arguments)
+    if number not in table or make is new_cache:
+        definition = numbered(make(*arguments), number)
+        if number:
+            table[number] = definition
+        return definition
+    renew = _renew_class if make is new_class else _renew_function
+    renew(table[number], *arguments)
     return table[number]
 
 
 def imported(place: tuple[str, str], number: int, make: Any, *arguments: Any) -> Any:
-    """Like `renewed`, but the first time use what a module itself defined under a name."""
+    """Like `new`, but the first time use what a module itself defined under a name."""
     existing, table = own(*place), opening.get().table
     kind = {new_class: type, new_function: types.FunctionType}[make]
     is_usable = isinstance(existing, kind) and not getattr(existing, "__closure__", None)
     if is_usable and number not in table:
         table[number] = numbered(existing, number)
-    return renewed(number, make, *arguments)
+    return new(number, make, *arguments)
 
 
 def sentinel(number: int) -> object:

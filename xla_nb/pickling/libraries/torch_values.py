@@ -39,7 +39,8 @@ def reduced_tensor(tensor: Any, left_out: Mapping[str, object]) -> Any:
     if issubclass(kind, torch.nn.Parameter) and _is_pickled_by_torch(kind):
         with torch._C.DisableTorchFunctionSubclass():
             data, requires_grad = tensor.data, tensor.requires_grad
-        return _reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), left_out)
+        made = parameter, (kind, data, requires_grad)
+        return _with_state(made, tensor.__getstate__(), left_out)
     state = None
     if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
         make, arguments = tensor._reduce_ex_internal(5)
@@ -76,13 +77,6 @@ def _is_reduced_by_torch(kind: Any) -> bool:
     return bool(kind.__reduce_ex__ is sys.modules["torch"].Tensor.__reduce_ex__)
 
 
-def _reduced_parameter(
-    kind: type, data: Any, requires_grad: bool, state: object, left_out: Mapping[str, object]
-) -> Any:
-    """Return the reducer value of a parameter of this class over `data`, with this `state`."""
-    return _with_state((parameter, (kind, data, requires_grad)), state, left_out)
-
-
 def home(tensor: Any) -> Any:
     """Return a tensor on a device as a CPU tensor."""
     cpu = tensor.detach().cpu()
@@ -98,7 +92,7 @@ def reduced_home(tensor: Any, cpu: Any, left_out: Mapping[str, object]) -> Any:
     plain: Any = sys.modules["torch"].nn.Parameter
     kind = type(tensor) if _is_pickled_by_torch(type(tensor)) else plain
     state = None if kind is plain else tensor.__getstate__()
-    return _reduced_parameter(kind, cpu, tensor.requires_grad, state, left_out)
+    return _with_state((parameter, (kind, cpu, tensor.requires_grad)), state, left_out)
 
 
 def _with_state(reduced: Any, state: object, left_out: Mapping[str, object]) -> Any:
