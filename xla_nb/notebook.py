@@ -8,7 +8,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from traceback import walk_stack
 from typing import Any
@@ -112,7 +112,6 @@ class Notebook:
         return Scope(
             values={k: v for k, v in names.items() if k not in hidden or hidden[k] is not v},
             cells=self.executed.cells(self.launched),
-            executed=list(self.executed.by_magics()),
             lost=advice_on_lost(),
             history=hidden.keys(),
         )
@@ -179,24 +178,18 @@ class Executed:
         """All executed cells, oldest first, including those `launched`, by the number of the
         launching cell."""
         cells: list[Cell] = []
-        for number, (raw, source) in enumerate(self._cell_texts()):
-            if number > 0 and (lines_above_magic(raw) is None or CALL in source):
-                cells.append(self._cell(number, raw, source))
+        history = self._shell.history_manager
+        # The text typed, and the Python code that IPython made of it.
+        texts = zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
+        for number, (raw, source) in enumerate(texts):
+            # IPython compiles a cell below `%%time` or `%%capture` without that line.
+            is_below = raw.split(maxsplit=1)[:1] in (["%%time"], ["%%capture"])
+            if number > 0 and (is_below or lines_above_magic(raw) is None or CALL in source):
+                with contextlib.suppress(SyntaxError):  # reported by IPython
+                    make = self._cell_below if is_below else self._cell
+                    cells.append(make(number, raw, source))
             cells += launched.get(number, ())
         return cells
-
-    def by_magics(self) -> Iterator[Cell]:
-        """The cells below `%%time` and `%%capture`, which IPython compiles without that line."""
-        for number, (raw, parsed) in enumerate(self._cell_texts()):
-            magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
-            if magic in ("%%time", "%%capture"):
-                with contextlib.suppress(SyntaxError):  # reported by IPython
-                    yield self._cell_below(number, raw, parsed)
-
-    def _cell_texts(self) -> Iterator[tuple[str, str]]:
-        """For each cell, the text typed and the Python code that IPython made of it."""
-        history = self._shell.history_manager
-        return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
 
     def _make_cell(self, number: int, raw: str, source: str) -> Cell:
         return Cell(

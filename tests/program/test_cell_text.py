@@ -43,7 +43,7 @@ def test_code_run_by_a_magic_gets_the_line_numbers_of_its_cell():
     """`%%time` executes all code under one file name."""
     first = Cell("first", "#\n\nclass A:\n  def f(): return 1", "<timed exec>", above=1)
     second = Cell("second", "#\ndef f(): return 2\ng = [lambda: 3]", "<timed exec>", above=1)
-    cells = Cells([], [first, second])
+    cells = Cells([first, second])
     found = cells.labelled(live("\nclass A:\n  def f(): return 1\nf = A.f", "<timed exec>"))
     assert found is not None and (found.co_filename, found.co_firstlineno) == ("first", 4)
     found = cells.labelled(live("def f(): return 2", "<timed exec>"))

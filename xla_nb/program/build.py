@@ -55,15 +55,14 @@ _MODULE_NAMES = frozenset(
 class Scope:
     """The contents of the notebook (or script) at this moment.
 
-    `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
-    magic has executed. For live ranks, `sent` records what was sent to them, `remote` are the names
-    that belong to them, and `lost` the names of ranks that have ended, each with a clause about it.
-    The names in `history` are IPython's: `Out` and `_`.
+    `values` are its live globals; `cells` ran before, oldest first. For live ranks, `sent` records
+    what was sent to them, `remote` are the names that belong to them, and `lost` the names of ranks
+    that have ended, each with a clause about it. The names in `history` are IPython's: `Out` and
+    `_`.
     """
 
     values: Mapping[str, object]
     cells: Sequence[Cell]
-    executed: Sequence[Cell] = ()
     sent: Sent | None = None
     remote: Set[str] = frozenset()
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -187,7 +186,7 @@ class _Needs:
     ) -> None:
         self._scope = scope
         self._values = scope.values
-        self._cells = Cells(scope.cells, scope.executed)
+        self._cells = Cells(scope.cells)
         self._plan = plan
         self._names = plan.names if plan else Names()
         self._args = args
@@ -350,7 +349,7 @@ class _Needs:
 
     def _sources(self, live: Live) -> dict[str, str]:
         """The sources of cells that tracebacks may show, by label."""
-        cells = [cell for cell in self._cells.texts() if cell.label in live.met.labels]
+        cells = [cell for cell in self._cells.cells if cell.label in live.met.labels]
         cells += [self._plan.cell] if self._plan else []
         return {cell.label: cell.source for cell in cells}
 

@@ -166,12 +166,10 @@ _ALL_FUTURES = future_flags(__future__.all_feature_names)
 
 
 class Cells:
-    """The cells that ran, oldest first, with searches. `executed` are those that a magic such as
-    `%%time` has executed; their code has other file names."""
+    """The cells that ran, oldest first, with searches."""
 
-    def __init__(self, cells: Sequence[Cell], executed: Sequence[Cell] = ()) -> None:
+    def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = list(cells)
-        self._executed = list(executed)
 
     def labelled(self, code: CodeType) -> CodeType | None:
         """The code with its cell's label and line numbers; None if no cell is found."""
@@ -190,17 +188,13 @@ class Cells:
                 return Statement(cell, node)
         return None
 
-    def texts(self) -> Iterator[Cell]:
-        yield from self.cells
-        yield from self._executed
-
     def _find_cell(self, code: CodeType) -> Cell | None:
         """The cell that was compiled under the code's file name, or that has the same text. Cells
         that `%%time` executed may share a file name."""
         name = code.co_filename
-        matching = (cell for cell in reversed(self.cells) if cell.filename == name)
-        executed = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
-        return next(itertools.chain(matching, executed, self._with_text(name)), None)
+        named = (cell for cell in reversed(self.cells) if cell.filename == name)
+        matching = (cell for cell in named if not cell.above or _holds(cell, code))
+        return next(itertools.chain(matching, self._with_text(name)), None)
 
     def _with_text(self, filename: str) -> Iterator[Cell]:
         text = own_text("".join(linecache.getlines(filename))).rstrip()
