@@ -278,7 +278,6 @@ class Parcel:
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
-        reader.resolves = resolve is not None
         main: dict[Any, Any] = vars(sys.modules["__main__"])
         globals_ = main if namespace is None else namespace
         before = collections.ChainMap(dict(namespace or {}), globals_)
@@ -354,13 +353,9 @@ _WITH_NAN = "math", "numpy"
 
 
 class _Unpickler(pickle.Unpickler):
-    resolves = False
-
     def persistent_load(self, token: str | list[object]) -> object:
         """Return the NaN of a module, or an object of one."""
         return token[0] if isinstance(token, list) else importlib.import_module(token).nan
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "__main__" and self.resolves:
-            return rebuild.at_home(name)
-        return super().find_class(module, name)
+        return rebuild.at_home(name) if module == "__main__" else super().find_class(module, name)
