@@ -13,6 +13,7 @@ import collections
 import copy
 import enum
 import functools
+import itertools
 import sys
 import types
 import weakref
@@ -129,10 +130,11 @@ class Live:
         self.optional: list[tuple[str, object, str]] = []
         self.imports: set[str] = set()
         self._searched_size = self.met.uses.size
+        self._returned_counts = 0, 0  # names and definitions
 
     def collected(self) -> dict[str, Any]:
         """Return the attributes, by name, that a part that fails must leave unchanged."""
-        names = "met", "notes", "later", "optional"
+        names = "met", "notes", "later", "optional", "_returned_counts"
         return {name: copy.copy(vars(self)[name]) for name in names}
 
     # Derived from what was met
@@ -169,10 +171,13 @@ class Live:
         return {n for n in self.absent if any(code_facts.assigns(code, n) for code in names[n])}
 
     def names_met(self) -> dict[str, object]:
-        """Return the names to be sent that came up, with the notebook's values."""
-        definitions = self.met.definitions.values()
-        own_names = (_name(obj) for obj in definitions if self._is_named(_name(obj), obj))
-        names, values = dict.fromkeys([*self.met.names, *own_names]), self.notebook.values
+        """Return names to be sent that were not returned before, with the notebook's values."""
+        name_count, definition_count = self._returned_counts
+        fresh = itertools.islice(self.met.definitions.values(), definition_count, None)
+        own_names = (_name(obj) for obj in fresh if self._is_named(_name(obj), obj))
+        names = [*itertools.islice(self.met.names, name_count, None), *own_names]
+        self._returned_counts = len(self.met.names), len(self.met.definitions)
+        values = self.notebook.values
         return {name: values[name] for name in names if name in values}
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:

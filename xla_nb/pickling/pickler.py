@@ -247,8 +247,7 @@ class LivePickler(Pickler):
             if todo:
                 name = next(iter(todo))
                 self.part(name, todo.pop(name))
-            if not self._code:  # once for many names
-                self._queue(self.names_met())
+            self._queue(self.names_met())
         self.have_keys_checked()
 
     def part(self, name: str, value: object, late: bool = False) -> None:
