@@ -211,6 +211,8 @@ def _scope(group: Group | None, members: tuple[int, ...] | None, sent: Sent) -> 
     scope = api.scope()
     remote = group.remote_beside(scope.values) if group else frozenset[str]()
     lost = notebook.lost().get(group.name if group else DEFAULT, {})
+    for name in lost.keys() & (group.remote if group else {}).keys():  # these have set it again
+        del lost[name]
     reasons = {name: "; ".join(parts) for name, parts in lost.items()}
     return replace(scope, sent=sent, remote=remote, lost=reasons)
 

@@ -74,8 +74,8 @@ def test_title_names_line_with_changing_shape_and_compile_time(ended):
     title, page = ended("shapes", body, COMPILES)
     told = re.match(
         r"! 2 ranks finished in [\d.]+ s; line 10 gives a new shape in each step "
-        r"\(\((\d+), 8\), then \((\d+), 8\)\), so each compiled a new graph, "
-        r"(?:up to )?[\d.]+ m?s of it · ",
+        r"\(\((\d+), 8\), then \((\d+), 8\)\), so each compiled a new graph; "
+        r"compiling took (?:up to )?[\d.]+ m?s of it · ",
         title,
     )
     assert told, title
@@ -83,6 +83,19 @@ def test_title_names_line_with_changing_shape_and_compile_time(ended):
     sentence = title.removeprefix("! ").partition(" · ")[0]
     assert sentence in html.unescape(re.sub("<[^>]+>", "", page))
     assert style.AMBER in page.partition("</b>")[0]
+
+
+def test_title_names_the_line_whose_shapes_are_compiled_not_one_that_only_alternates(ended):
+    body = """
+        y = torch.ones(8 if step % 2 else 30, 8, device=torch_xla.device())
+        torch.nonzero(y)
+        if step > 30:
+            y = torch.ones(step, 8, device=torch_xla.device())
+        for _ in range(100):
+            y = torch.sin(y)
+"""
+    title, _ = ended("alternating", body, f"{COMPILES} and sample.compiles > 30")
+    assert "; line 13 gives a new shape in " in title
 
 
 def test_title_names_line_with_changing_number(ended):
@@ -102,9 +115,9 @@ def test_title_names_no_line_if_the_change_is_unknown(ended):
             y = torch.sin(y)
 """
     title, _ = ended("unknown", body, "sample.compile_seconds > 0.6 and sample.steps > 12")
-    assert re.search(r" s; each step compiled a new graph, (up to )?[\d.]+ m?s of it · ", title), (
-        title
-    )
+    assert re.search(
+        r" s; each step compiled a new graph; compiling took (up to )?[\d.]+ m?s of it · ", title
+    ), title
 
 
 def test_title_names_line_of_a_cpu_fallback(ended):

@@ -95,6 +95,14 @@ def test_notebook_value_replaces_a_lost_variable_with_one_notice(
     assert "was set on" not in notebook.ok("%%xla\nprint(er_rate)").stderr
 
 
+def test_name_that_new_ranks_have_set_again_is_not_reported_as_lost(notebook: Notebook) -> None:
+    notebook.ok("import math as er_math\ndef er_use(): return er_math.pi")
+    notebook.ok("%%xla\nimport math as er_math")
+    notebook.ok("%xla_shutdown")
+    notebook.ok("%%xla\nimport math as er_math")
+    assert "was set on" not in notebook.ok("%%xla\nprint(er_use())").stderr
+
+
 def test_lost_variable_is_reported_even_if_its_line_would_not_run(notebook: Notebook) -> None:
     number = notebook.ok("%%xla\ner_maybe = 1").number
     notebook.ok("%xla_shutdown")

@@ -345,7 +345,7 @@ def again(place="", compiles=40, steps=40, compiling=30.0):
     return pace(steps=steps, compiles=compiles, compiling=compiling, newest=newest)
 
 
-COST = "compiled a new graph, 30 s of the last 50 s"
+COST = "compiled a new graph; compiling took 30 s of the last 50 s"
 
 
 def test_recompilation_names_line_that_changes_in_each_step():
@@ -361,7 +361,7 @@ def test_recompilation_in_a_third_of_the_steps_is_of_all_ranks_that_do_about_the
     place = "Cell In[3], line 12"
     told = said(card(0), card(1), paces={0: again(place, 33, 100), 1: again(place, 29, 100)})
     assert " in many steps " in told
-    assert " so these compiled a new graph, " in told
+    assert " so these compiled a new graph; " in told
 
 
 def test_recompilation_names_cell_of_line_in_another_cell():
@@ -382,7 +382,7 @@ def test_recompilation_names_ranks_if_not_all_and_line_if_known():
 
 def test_cost_of_recompilation_is_that_of_the_slowest_rank():
     told = said(card(0), card(1), paces={0: again(compiling=5.0), 1: again(compiling=16.3)})
-    assert told == "Each step compiled a new graph, up to 16 s of the last 50 s"
+    assert told == "Each step compiled a new graph; compiling took up to 16 s of the last 50 s"
 
 
 def test_recompilation_is_of_all_ranks_though_some_are_just_behind():
@@ -390,14 +390,14 @@ def test_recompilation_is_of_all_ranks_though_some_are_just_behind():
     cards = [card(rank) for rank in others]
     assert said(*cards, paces=others) == "3 ranks running"  # not yet a tenth of the time
     others = {rank: replace(pace, compiling=5 + pace.compiling) for rank, pace in others.items()}
-    told = "Each step compiled a new graph, up to 7.1 s of the last 50 s"
+    told = "Each step compiled a new graph; compiling took up to 7.1 s of the last 50 s"
     assert said(*cards, paces=others) == told
 
 
 def test_recompilation_counts_new_graphs_per_step():
     two = again(compiles=81)
-    assert " compiled 2 new graphs, " in said(card(0), card(1), paces={0: two, 1: two})
-    assert " compiled new graphs, " in said(card(0), card(1), paces={0: two, 1: again()})
+    assert " compiled 2 new graphs; " in said(card(0), card(1), paces={0: two, 1: two})
+    assert " compiled new graphs; " in said(card(0), card(1), paces={0: two, 1: again()})
 
 
 def test_recompilation_explains_a_slow_rank():
@@ -531,7 +531,7 @@ def test_numbers_in_sentence_stay_for_a_moment():
     for n in range(5):
         more = replace(AGAIN[0], compiling=40.0 + n)
         told.append(diagnoser.look(*at(100.0 + n, card(0), paces={0: more})).sentence)
-    assert [sentence.split()[6] for sentence in told] == ["40", "40", "42", "42", "44"]
+    assert [sentence.split()[8] for sentence in told] == ["40", "40", "42", "42", "44"]
 
 
 def test_finished_wait_is_no_longer_shown():

@@ -383,6 +383,16 @@ def test_run_bar_names_ranks_in_the_loop_while_others_finished_theirs(run, obser
     assert (bar.label, bar.on) == ("epoch 1", "rank 1")
 
 
+def test_bar_of_the_run_names_no_ranks_if_the_others_have_finished(run, observer):
+    started(run, 0, 1)
+    loop = Loop(label="epoch", done=5, total=5, rate=None, finished=True)
+    samples(run, 0, loops=(loop,))
+    samples(run, 1, loops=(loop,))
+    run.state.apply(events.RankFinished(rank=1, preview="", nbytes=0))
+    observer.sample()
+    assert observer.snapshot().bar.on == ""
+
+
 def test_tqdm_bar_replaces_finished_loops(run, observer):
     started(run, 0)
     left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)

@@ -82,7 +82,8 @@ class _Time:
         rates = sorted({max(1, round(w.compiles / w.executed)) for w in windows.values()})
         number = f"{rates[0]} " if len(rates) == 1 else ""
         graphs = "a new graph" if rates == [1] else f"{number}new graphs"
-        effect = f"compiled {graphs}, {self._most_text(costs)}"
+        # The time of all compilation: a window may have graphs that change nothing, like the first.
+        effect = f"compiled {graphs}; compiling took {self._most_text(costs)}"
         of = f" of {ranks(group)}" if group else ""
         text = f"{'each step' if is_each else 'many steps'}{of} {effect}"
         cause = next((w.newest for w in windows.values() if w.newest.changes_at), None)

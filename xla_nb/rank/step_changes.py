@@ -9,6 +9,7 @@ installed.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections import Counter
@@ -45,8 +46,8 @@ class _Creation(NamedTuple):
 
     place: str
     name: str
-    shapes: Sequence[object]
-    numbers: Sequence[object]
+    shapes: tuple[object, ...]
+    numbers: tuple[object, ...]
 
 
 class StepChanges:
@@ -62,8 +63,11 @@ class StepChanges:
         self.fallbacks: dict[str, str] = {}
         self._initial: Counts | None = None
         self._recordings = 0
-        self._operators: list[str] = []  # operators whose lines are wanted
+        self._is_calm = True  # few of the last steps compiled
+        self._compiles = False  # the line of a change is wanted,
+        self._operators: list[str] = []  # and those of these operators
         self._steps: list[list[_Creation]] = []
+        self._compiled: list[int] = []  # graphs compiled before each of these steps
         self._remaining = 0  # operations that may still be recorded
         self._xlac: Any = None  # set while recording
         self._original_marker: Callable[..., Any] | None = None
@@ -82,14 +86,17 @@ class StepChanges:
         if 0 <= steps < _STEPS:
             return
         self._initial = counts
+        was_calm = self._is_calm
+        self._is_calm = counts.compiles - initial.compiles < _COMPILED_SHARE * steps
         if steps < 0 or self._recordings >= _MAX_RECORDINGS:
             return
-        compiles = counts.compiles - initial.compiles >= _COMPILED_SHARE * steps and not self.place
+        compiles = not self._is_calm and (was_calm or not self.place)  # perhaps at another line
         frequent = {name for name, times in calls.items() if times >= _FALLBACK_SHARE * steps}
         operators = sorted(frequent - self.fallbacks.keys())
         if (compiles or operators) and not _runs_compiled() and _recording.acquire(blocking=False):
             self._recordings += 1
-            self._operators, self._steps, self._remaining = operators, [], _MAX_OPERATIONS
+            self._compiles, self._operators = compiles, operators
+            self._steps, self._compiled, self._remaining = [], [], _MAX_OPERATIONS
             self._xlac = sys.modules["torch_xla"]._XLAC
             self._original_marker = self._xlac._xla_step_marker
             self._xlac._xla_step_marker = self._mark
@@ -102,6 +109,7 @@ class StepChanges:
             if self._mode is None:
                 self._mode = _mode(self._call)
                 self._mode.__enter__()
+            self._compiled.append((self._xlac._xla_metric_data("CompileTime") or (0,))[0])
             if len(self._steps) < _STEPS and self._remaining > 0:
                 self._steps.append([])
             else:
@@ -120,7 +128,9 @@ class StepChanges:
             self._xlac._xla_step_marker = self._original_marker
         self._xlac = None
         _recording.release()
-        change, self._steps = _change(self._steps), []
+        compiled = [after > before for before, after in itertools.pairwise(self._compiled)]
+        change = _change(self._steps, compiled) if self._compiles else None
+        self._steps = []
         if change is not None:
             self.place, self.change = change
 
@@ -203,15 +213,18 @@ def _numbers(arguments: Any, most: int = _MAX_NUMBERS) -> Iterator[float]:
             yield from _numbers((argument.start, argument.stop, argument.step))
 
 
-def _change(steps: Sequence[Sequence[_Creation]]) -> tuple[str, str] | None:
-    """The line at which most steps first differ from the step before, and how. A step may have
-    several markers: a section between two of them is compared with one that begins at the same
-    line."""
+def _change(
+    steps: Sequence[Sequence[_Creation]], compiled: Sequence[bool]
+) -> tuple[str, str] | None:
+    """The line at which most steps that compiled first differ from the step before, and how. A step
+    may have several markers: a section between two of them is compared with one that begins at the
+    same line, and any of the step's sections may have compiled."""
     for distance in range(1, _MAX_MARKERS + 1):
         pairs = [
-            (earlier, later)
-            for earlier, later in zip(steps, steps[distance:], strict=False)
+            (earlier, later, set(itertools.chain(*steps[: n + distance])))
+            for n, (earlier, later) in enumerate(zip(steps, steps[distance:], strict=False))
             if earlier and later and earlier[0][:2] == later[0][:2]
+            if any(compiled[n + distance : n + 2 * distance])
         ]
         differences = [difference for pair in pairs if (difference := _difference(*pair))]
         places = Counter(place for place, _ in differences)
@@ -220,11 +233,16 @@ def _change(steps: Sequence[Sequence[_Creation]]) -> tuple[str, str] | None:
     return None
 
 
-def _difference(earlier: Sequence[_Creation], later: Sequence[_Creation]) -> tuple[str, str] | None:
-    """The first difference; None if the steps took different paths before it."""
+def _difference(
+    earlier: Sequence[_Creation], later: Sequence[_Creation], seen: Container[_Creation]
+) -> tuple[str, str] | None:
+    """The first difference that was not `seen` in any step before, and so is not compiled; None if
+    the steps took different paths before it."""
     for before, after in zip(earlier, later, strict=False):
         if before[:2] != after[:2] or not before.place:
             return None
+        if after in seen:
+            continue
         for template, old, new in zip(_CHANGES, before[2:], after[2:], strict=True):
             for pair in zip(old, new, strict=False):
                 if pair[0] != pair[1]:

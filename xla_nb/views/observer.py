@@ -563,7 +563,7 @@ def bar(loop: Loop) -> Bar:
 
 def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     """One bar for the ranks in progress, else for those that were when the run stopped or failed.
-    `on` names its ranks unless it covers all."""
+    `on` names its ranks unless it covers all in progress, or all."""
     by_state = (
         [card for card in cards if card.phase in UNDER_WAY],
         [card for card in cards if card.phase == "stopped"],
@@ -573,7 +573,8 @@ def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     bars = {card.rank: card.bars[0] for card in candidates if card.bars}
     combined = together(bars.values(), labels)
     ranks = [rank for rank, bar in bars.items() if combined and bar.label == combined.label]
-    if combined is None or len(ranks) == len(cards):
+    in_progress = len(by_state[0]) or len(cards)
+    if combined is None or len(ranks) == in_progress:
         return combined
     return replace(combined, on=wording.ranks(ranks))
 
