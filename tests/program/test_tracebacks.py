@@ -4,6 +4,7 @@ import linecache
 import textwrap
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +229,13 @@ def test_thread_has_its_innermost_notebook_line_and_the_stack_from_its_first(blo
     place, stack = tracebacks.locate(blocked.ident, set())  # no notebook frames
     assert place == tracebacks.innermost(blocked.ident, set()) == ""
     assert "_bootstrap" in stack
+
+
+def test_thread_stack_ends_where_it_called_the_simulated_device(monkeypatch):
+    names, told = define("def f(call):\n    call()"), []
+    monkeypatch.setattr(tracebacks, "_DEVICE", Path(__file__).parent)
+    names["f"](lambda: told.extend(tracebacks.locate(threading.get_ident(), LABELS)))
+    assert told[1] == '  File "Cell In[3]", line 2, in f\n    call()'
 
 
 def test_thread_stack_ends_where_it_called_xla_nb_and_an_ended_thread_is_reported():

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -18,6 +18,7 @@ from xla_nb import untrusted
 
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
+_DEVICE = _OURS / "simulation"
 #: Most frames of a stack that are shown, counting equal consecutive frames as one, as Python does;
 #: and most that are read. A recursion error would fill the page.
 DEPTH, _DEEPEST = 60, 10_000
@@ -103,13 +104,17 @@ def _where(name: str, frames: traceback.StackSummary) -> str:
 
 
 def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
-    """A thread's innermost notebook line, and its stack, without frames of xla_nb at its end."""
+    """A thread's innermost notebook line, and its stack, without frames of xla_nb at its end and
+    what the simulated device calls."""
     frame: FrameType | None = sys._current_frames().get(thread)
     if frame is None:
         return "", f"thread {thread} has ended"
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
-    kept = _without_watchers(_before_ours(summary[first:]) or summary[first:])
+    of_program = takewhile(
+        lambda entry: _DEVICE not in Path(entry.filename).parents, summary[first:]
+    )
+    kept = _without_watchers(_before_ours(of_program) or summary[first:])
     return place_in(kept, labels), "".join(kept.format()).rstrip()
 
 
