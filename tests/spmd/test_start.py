@@ -50,6 +50,6 @@ def test_mesh_must_precede_device_use_and_a_refused_mesh_changes_nothing() -> No
         CPU_NUM_DEVICES="4",
     ).splitlines()
     assert late.startswith("SPMD can no longer start")
-    assert "make the mesh first" in late
+    assert "make the mesh before you use devices" in late
     assert refused.startswith("The mesh {'model': 3} does not cover the 4 devices")
     assert made == "None {'model': 4}"

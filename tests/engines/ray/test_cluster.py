@@ -133,7 +133,7 @@ def test_displays_of_ranks_on_all_hosts_are_shown(on_ray):
     displayed = "{r: [d.data['text/plain'] for d in showing.displays[r]] for r in range(6)}"
     assert on_ray.value(f"{displayed} == {{r: [repr(f'from {{r}}')] for r in range(6)}}") == "True"
     texts = [m["content"]["data"]["text/plain"] for m in shown.messages if "data" in m["content"]]
-    assert "\n".join(f"[{rank}] 'from {rank}'" for rank in range(6)) in texts
+    assert {f"'from {rank}'" for rank in range(6)} <= set(texts)
 
 
 def test_input_on_a_cluster_raises_eof_error(on_ray):
@@ -148,6 +148,7 @@ def test_next_launch_reuses_warm_hosts(on_ray):
     assert before <= of_ours("xla_nb-server").items()
 
 
+@pytest.mark.leaves("processes")  # hosts of their own, for the next launch with slices
 def test_slices_reach_the_ranks(on_ray):
     on_ray.ok(
         spawn(
@@ -198,10 +199,12 @@ def test_long_log_arrives_complete(on_ray):
     assert on_ray.value("long.output(2) == ''.join(f'{n:09}\\n' for n in range(100_000))") == "True"
 
 
-def test_output_of_a_cells_definitions_names_the_host(on_ray):
-    on_ray.ok(spawn("class Loads:\n    print('loading')\nrank", "-o loaded"))
+def test_output_of_an_import_is_kept_for_each_host(on_ray, tmp_path):
+    (tmp_path / "ray_loads.py").write_text("print('loading')")
+    on_ray.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport ray_loads")
+    on_ray.ok(spawn("def f(rank): return ray_loads.__name__", "-o loaded"))
     lines = on_ray.value("sorted(open(loaded.record.log(None)).read().splitlines())")
-    assert lines.count("] loading") == 3
+    assert lines.count("'loading'") == 3
 
 
 # ---------------------------------------------------------------- errors
@@ -229,8 +232,9 @@ def test_failed_import_is_reported_with_its_line(on_ray):
 def test_too_many_hosts_are_rejected_at_once(on_ray):
     shown = on_ray.run("%%xla_spawn --on ray --hosts 4 -n 1\ndef f(rank): pass")
     assert shown.ename == "LaunchError"
-    assert "Need 4 hosts with a free CPU, but only 3 are available" in shown.error
+    assert "Need 4 hosts with a free CPU, but " in shown.error
     assert shown.error.count("of 2 CPU free") == 3
+    assert "xla_nb itself holds " in shown.error
     assert "--wait 5m" in shown.error
 
 
@@ -398,8 +402,7 @@ class TestLiveRanks:
         assert f"`weights` has differed between ranks since Cell In[{shown.number}]" in shown.result
         live.ok("%xla_vars --unwatch")
         told = live.ok("%xla_vars weights").result
-        assert "1 of 4 elements" in told
-        assert "rank 3" in told
+        assert "rank 3 differs" in told
 
     def test_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(self, live):
         shown = live.run(

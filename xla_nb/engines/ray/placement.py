@@ -39,6 +39,8 @@ _SLICE, _WORKER = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
 _TOPOLOGY, _POD_TYPE = "ray.io/tpu-topology", "ray.io/tpu-pod-type"
 _HEAD = re.compile(r"TPU-(.+)-head")
 
+_HELD = "{} xla_nb itself holds {} for launches like the last ones; these count as taken here."
+
 T = TypeVar("T")
 #: The resources that one host of a run takes from its node.
 Bundle = dict[str, float]
@@ -268,6 +270,8 @@ class Cluster:
                     for group in idle:
                         await self.release(group)
                 elif time.monotonic() >= max(deadline, self._released + _FREED):
+                    if held := sum(len(group.machines) for group in idle):
+                        raise LaunchError(_HELD.format(lacking, several(held, "host"))) from None
                     raise
                 elif wish.wait:
                     most = f"up to {wish.wait:g} s"
