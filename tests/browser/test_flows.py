@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.lab import Lab, LabNotebook, of_cells
+from tests.support.ray_nodes import eventually
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NUMBERS = count()
@@ -233,6 +234,18 @@ def test_selecting_a_rank_shows_only_its_output(notebook: LabNotebook) -> None:
     expect(run.rows("of 1")).to_have_count(0)
     notebook.page.keyboard.press("Escape")
     expect(run.rows("plum")).to_have_count(3)
+    run.let_go()
+    run.ended()
+
+
+def test_ctrl_s_saves_the_notebook_after_a_click_on_a_rank(notebook: LabNotebook) -> None:
+    run = flow(notebook, "-n 2", TALK)
+    run.rank(1).click()
+    run.rank(1).press("d")
+    run.rank(1).press("d")  # would delete the cell
+    notebook.js("panel.context.saveState.connect((_, state) => (window.saved = state)) && null")
+    run.rank(1).press("Control+s")
+    eventually(lambda: notebook.js("window.saved === 'completed'"))
     run.let_go()
     run.ended()
 

@@ -20,13 +20,13 @@ def cells_are_not_ours(monkeypatch):
     monkeypatch.setattr(meter, "_OURS", "/nowhere/")
 
 
-def detect(act, every=0.02):
+def detect(act, every=0.02, most=10.0):
     """The calls detected while a thread runs `act`, and the seconds spent in them."""
     found, made, over = set(), threading.Event(), threading.Event()
 
     def run():
         nonlocal still
-        still = Standstill(threading.get_ident())
+        still = Standstill(threading.get_ident(), most)
         made.set()
         act()
         over.set()
@@ -125,6 +125,23 @@ def test_calls_shorter_than_the_interval_count_proportionally():
     found, seconds = detect(mostly_sleeps, every=0.03)
     assert found == {"time.sleep"}
     assert seconds > 0.1
+
+
+def test_time_on_a_processor_is_not_in_the_call_that_late_looks_find():
+    """A C function that holds the GIL lets looks happen only in the calls between."""
+
+    def mostly_computes():
+        for _ in range(3):
+            time.sleep(0.05)
+            computes(0.3)
+
+    found, seconds = detect(mostly_computes, every=0.35)
+    assert found <= {"time.sleep"}
+    assert seconds < 0.3
+
+
+def test_time_without_looks_is_unknown():
+    assert detect(CALLS["time.sleep"], every=0.2, most=0.1)[1] == 0.0
 
 
 def test_unresolvable_call_is_not_named():

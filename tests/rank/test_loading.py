@@ -89,6 +89,12 @@ def test_first_wait_of_each_program_is_also_counted_separately(watch, slow):
     assert (watch.seconds, watch.first.seconds) == (9.0, 2.0)
 
 
+def test_first_wait_is_that_of_the_first_batch_also_in_a_loop_over_epochs(watch, slow):
+    for _ in progress(range(2)):
+        list(slow)
+    assert (watch.seconds, watch.first.seconds) == (6.0, 1.0)
+
+
 def test_rank_is_seen_waiting_in_its_first_wait(watch, clock):
     class Late(Dataset):
         def __len__(self):

@@ -25,14 +25,13 @@ from operator import itemgetter
 from typing import Any
 
 from xla_nb.monitor.state import Phase, RankState
-from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample, ticks
+from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample, silence
 
 #: Seconds without a sample after which Python is taken to be blocked.
 _UNHEARD_AFTER = 10.0
 _START_TOLERANCE = 0.5  # seconds by which the start of the same wait may differ between samples
 _BUSY = 0.2  # share of a CPU from which a rank counts as computing: others may load the machine
 LANE = 60  # seconds of a lane
-_SILENT = 3.0  # seconds, plus one for every few ranks, without a sample until a rank is silent
 _MAX_GAP = 20.0  # seconds between two samples from which all time between them is unknown
 #: Kinds that may be counted only when over, or by looks: taken from earlier running time.
 _LATE_KINDS = ("compiling", "data", "blocked")
@@ -42,7 +41,7 @@ _MARK_DISTANCE = 0.9  # seconds between two kept marks
 _RECENT = 2.0  # seconds, in most of which a rank did what is shown
 _MIN_STEPS_TIME = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
 _PAUSE = 3.0  # times as long per step as usual: a pause, before a loop or for a validation
-_UNEVEN = 2.0  # slowest by fastest second from which steps come in bursts, and few cannot be timed
+_UNEVEN = 4.0  # slowest by fastest second from which steps come in bursts, and few cannot be timed
 
 
 #: Ways in which a rank spends a second, in words, in the order of a slot's parts.
@@ -421,11 +420,6 @@ class Track:
     def _has_begun_anew(self, sample: Sample) -> bool:
         """Whether a live rank has started another program since its last step."""
         return sample.activity != "idle" and sample.idle > self._marks[-1].idle
-
-
-def silence(ranks: int) -> float:
-    """Seconds without a sample from which one of so many ranks is taken to be silent."""
-    return _SILENT + ticks(ranks)
 
 
 def _kind(sample: Sample) -> str:

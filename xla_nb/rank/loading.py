@@ -27,6 +27,9 @@ _WAITS = (
 )
 
 
+_MOMENT = 0.001  # seconds that an item from memory never takes
+
+
 class Waits(Stopwatch):
     """A rank's stopwatch. `first` runs too in the first wait of each program: workers start then,
     and torch_xla's loader imports JAX. `executed` returns how many graphs have been run, None if
@@ -53,11 +56,12 @@ class Waits(Stopwatch):
         self.has_waited = True
 
     def add_around(self, seconds: float, is_first: bool) -> None:
-        """Add time around waits that were timed; `is_first`: around the first one."""
+        """Add time around waits that were timed; `is_first`: around the first one. An item from
+        memory, such as an epoch's number, is not the first wait."""
         self.add(seconds)
         if is_first:
             self.first.add(seconds)
-        self.has_waited = True
+        self.has_waited |= seconds >= _MOMENT
 
 
 #: The waits of this process's ranks; of a live rank across all its programs.

@@ -174,7 +174,7 @@ class Meter:
         self._initial: dict[str, float] = {}
         self._idle_since: float | None = None  # idle since, at the last tick
         self._thread = threading.get_ident()
-        self._standstill = Standstill(self._thread)
+        self._standstill = Standstill(self._thread, sample.silence(gauges.ranks))
         self._memory: int | None = None
         self._compiling = Compiling()
         self._rates = Rates()
@@ -429,11 +429,14 @@ _KEEPING = {"locals", "vars", "dir", "eval", "exec"}
 
 class Standstill:
     """The blocking call that a thread is in, `call`, since `since` (by `time.monotonic()`); and
-    the `seconds` it has been in any so far. A look that finds a call counts all time since the
-    previous look, so calls between two looks count by their share on average."""
+    the `seconds` it has been in any so far. If this look or the previous one finds a call, all time
+    between them counts but the thread's processor time. Looks are late while a C function holds the
+    GIL; after `most` seconds without one, the process may have been stopped, and nothing is
+    counted."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, most: float) -> None:
         self.call, self.since, self.seconds = "", 0.0, 0.0
+        self._most = most
         self._thread, self._clock = thread, time.pthread_getcpuclockid(thread)
         self._cpu, self._last_look = 0.0, time.monotonic()
 
@@ -444,10 +447,13 @@ class Standstill:
             self.since = now
             if known is None and threading.get_ident() != self._thread:
                 time.sleep(_MOMENT)
-        is_blocked = known is None and time.clock_gettime(self._clock) == cpu
-        self.call = _blocking_call(self._thread) if is_blocked else known or ""
-        if self.call:
-            self.seconds += now - self._last_look
+        is_still = known is None and time.clock_gettime(self._clock) == cpu
+        was_blocked = bool(self.call)
+        self.call = _blocking_call(self._thread) if is_still else known or ""
+        elapsed = now - self._last_look
+        is_counted = self.call or (was_blocked and known is None and not is_still)
+        if is_counted and elapsed < self._most:
+            self.seconds += max(0.0, elapsed - (cpu - self._cpu))
         self._cpu, self._last_look = cpu, now
 
 

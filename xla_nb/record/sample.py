@@ -14,6 +14,7 @@ from xla_nb.messages import checked_json
 
 Activity = Literal["running", "compiling", "waiting", "blocked", "idle"]
 _MAX_MARKERS = 4  # most step markers in one step
+_SILENT = 3.0  # seconds, plus one for every few ranks, without a sample until a rank is silent
 #: The operation of a rank that waits for the shared `lock`.
 LOCK = "lock"
 #: The operation of a rank that waits for an answer in the notebook.
@@ -125,6 +126,12 @@ class Sample:
 def ticks(ranks: int) -> int:
     """Quarters of a second between two samples of each of so many ranks: many share few cores."""
     return 1 + ranks // 64
+
+
+def silence(ranks: int) -> float:
+    """Seconds without a sample from which one of so many ranks is taken to be silent: it may have
+    been stopped."""
+    return _SILENT + ticks(ranks)
 
 
 def encode(sample: Sample) -> bytes:

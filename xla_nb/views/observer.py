@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.monitor import sentences, waits
-from xla_nb.monitor.activity import LANE, missing, silence
+from xla_nb.monitor.activity import LANE, missing
 from xla_nb.monitor.state import ENDED, RankState, RunState
 from xla_nb.record.figures import Rows
 from xla_nb.record.files import Record
-from xla_nb.record.sample import Loop, Sample
+from xla_nb.record.sample import Loop, Sample, silence
 from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views import facts

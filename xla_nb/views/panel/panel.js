@@ -1329,7 +1329,6 @@ class View {
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
-			"data-lm-suppress-shortcuts": "true", // keys pressed here are not for the notebook
 			keydown: (event) => this.key(event),
 			click: ({ target }) => this.follow(target.closest("[role=link]")),
 		});
@@ -1346,6 +1345,9 @@ class View {
 		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
 		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
+		// Keys pressed here are not for the notebook, except shortcuts such as Ctrl+S.
+		this.shield = ({ ctrlKey, metaKey }) => this.root.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
+		addEventListener("keydown", this.shield, true);
 		this.wake = () => this.tick(); // otherwise it would show the time when it was last visible
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
@@ -1364,6 +1366,7 @@ class View {
 		this.store.views.delete(this);
 		this.watch.disconnect();
 		document.removeEventListener("visibilitychange", this.wake);
+		removeEventListener("keydown", this.shield, true);
 		this.parts.figures.close();
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
@@ -1425,7 +1428,7 @@ class View {
 	}
 
 	key(event) {
-		event.stopPropagation();
+		if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
 		if (event.key === "Enter") this.follow(event.target.closest("[role=link]"));
 		if (event.key !== "Escape") return;
 		const { target } = event;
