@@ -61,6 +61,17 @@ def test_samples_seconds_apart_are_spread_evenly():
     ]
 
 
+def test_call_lasts_until_the_wait_that_follows_it():
+    """No look sees its end."""
+    asleep = {"activity": "blocked", "blocked": 1.0, "waited": 0.0}
+    made = track((100.0, {"waited": 0.0}), (101.0, asleep))
+    waiting = {"activity": "waiting", "blocked": 1.0, "waited": 0.25, "cpu": 0.05}
+    made.add(Sample(at=101.5, since=101.25, **waiting))
+    newest = made.lane[-1]
+    assert parts(newest) == (0.0, 0.05, 0.25, 0.0)
+    assert newest.blocked == pytest.approx(0.2)
+
+
 def test_only_what_was_counted_is_known_of_a_silent_rank():
     """It may have been stopped (SIGSTOP), which is not running."""
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 2.0}), (105.0, {"waited": 2.0}))

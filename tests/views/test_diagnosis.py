@@ -373,7 +373,7 @@ def test_recompilation_names_ranks_if_not_all_and_line_if_known():
     found = diagnose(snapshot(card(0), card(1)), {0: pace(), 1: again()})
     assert found == Diagnosis(f"Each step of rank 1 {COST}", "warning", (1,))
     known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
-    assert known.endswith(f"then (8, 4)), so each of rank 1 {COST}")
+    assert known.endswith(f"then (8, 4)), so each step of rank 1 {COST}")
     alone = said(card(0, "finished"), card(1), paces={1: again()})
     assert alone == f"Each step {COST}"
     both = said(card(0), card(1), paces={0: again(), 1: again()})

@@ -383,6 +383,13 @@ def test_run_bar_names_ranks_in_the_loop_while_others_finished_theirs(run, obser
     assert (bar.label, bar.on) == ("epoch 1", "rank 1")
 
 
+def test_finished_rank_has_no_place_though_stacks_found_it_at_one(run, observer):
+    started(run, 0)
+    run.state.apply(events.RankAt(rank=0, place="Cell In[3], line 7", stack="", at=20.0))
+    run.state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
+    assert card(observer, 0).place == ""
+
+
 def test_bar_of_the_run_names_no_ranks_if_the_others_have_finished(run, observer):
     started(run, 0, 1)
     loop = Loop(label="epoch", done=5, total=5, rate=None, finished=True)

@@ -371,6 +371,9 @@ class Track:
             parts[name] = min(seconds, remaining)
             late[name] = seconds - parts[name]
             remaining -= parts[name]
+        if _kind(old) == "blocked" and _kind(new) in ("others", "data"):  # until that wait began
+            ended = max(0.0, remaining - (new.cpu - old.cpu))
+            parts["blocked"], remaining = parts["blocked"] + ended, remaining - ended
         running = remaining if span < known else 0.0
         totals = Slot(0, running=running, **parts).parts
         for second in range(math.floor(begin), math.ceil(end)):

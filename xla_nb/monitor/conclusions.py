@@ -90,7 +90,8 @@ class _Time:
         if cause is not None:
             change = cause.change.format(often="in each step" if is_each else "in many steps")
             steps = "each" if is_each else "these"
-            text = f"{line(cause.changes_at, self.label)} {change}, so {steps}{of} {effect}"
+            steps += f" step{'s' * (not is_each)}{of}" if of else ""
+            text = f"{line(cause.changes_at, self.label)} {change}, so {steps} {effect}"
         return Concluded(kind="compiling", sentence=text, ranks=group, strength=max(costs))
 
     def mostly_compiled(self) -> Iterator[Concluded]:

@@ -419,6 +419,7 @@ _SYSTEM = {
     *("time", "select", "posix", "fcntl", "_io", "_signal", "_socket", "_ssl"),
     *("_queue", "_thread", "_multiprocessing"),
 }
+_LATE = 2 * TICK  # seconds between looks, from which most of the time was not in this call
 _MOMENT = 0.0005  # seconds in which a running thread uses some processor time
 #: Instructions that load a name, and those that do not change what was loaded.
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF")
@@ -429,10 +430,10 @@ _KEEPING = {"locals", "vars", "dir", "eval", "exec"}
 
 class Standstill:
     """The blocking call that a thread is in, `call`, since `since` (by `time.monotonic()`); and
-    the `seconds` it has been in any so far. If this look or the previous one finds a call, all time
-    between them counts but the thread's processor time. Looks are late while a C function holds the
-    GIL; after `most` seconds without one, the process may have been stopped, and nothing is
-    counted."""
+    the `seconds` it has been in any so far. A look that finds a call counts all time since the
+    previous look, so calls between two looks count by their share on average. Looks are late while
+    a C function holds the GIL: then the thread's processor time does not count. After `most`
+    seconds without one, the process may have been stopped, and nothing is counted."""
 
     def __init__(self, thread: int, most: float) -> None:
         self.call, self.since, self.seconds = "", 0.0, 0.0
@@ -448,12 +449,11 @@ class Standstill:
             if known is None and threading.get_ident() != self._thread:
                 time.sleep(_MOMENT)
         is_still = known is None and time.clock_gettime(self._clock) == cpu
-        was_blocked = bool(self.call)
         self.call = _blocking_call(self._thread) if is_still else known or ""
         elapsed = now - self._last_look
-        is_counted = self.call or (was_blocked and known is None and not is_still)
-        if is_counted and elapsed < self._most:
-            self.seconds += max(0.0, elapsed - (cpu - self._cpu))
+        if self.call and elapsed < self._most:
+            on_processor = cpu - self._cpu if elapsed > _LATE else 0.0
+            self.seconds += max(0.0, elapsed - on_processor)
         self._cpu, self._last_look = cpu, now
 
 

@@ -280,6 +280,7 @@ class Observer:
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
         place = rank.place if has_ended or steady is None else steady.place
+        place = "" if rank.phase == "finished" else place  # Stacks may have found it somewhere
         if phase == "died" and not place and sample and sample.place:  # it did not report it
             place, detail = sample.place, f"{detail}, last seen there"
         first_failure = self.run.state.first_failure
