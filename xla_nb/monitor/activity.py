@@ -7,8 +7,8 @@ are not progress.
 
 Samples count waiting and compiling exactly, so this time is known however far apart two samples
 are, and is spread evenly over the interval. The rest is running, unless the rank was silent: it may
-have been stopped. Seconds are on the rank's own clock: hosts whose
-clocks differ have lanes shifted against each other by that difference.
+have been stopped. Seconds are on the rank's own clock: hosts whose clocks differ have lanes shifted
+against each other by that difference.
 """
 
 from __future__ import annotations
