@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from xla_nb.live import ranks as ranks
     from xla_nb.rank.reporting import progress as progress
     from xla_nb.rank.reporting import report as report
+    from xla_nb.run.failed import RunFailed as RunFailed
     from xla_nb.run.run import Run as Run
-    from xla_nb.run.run import RunFailed as RunFailed
     from xla_nb.topology.chips import simulated as simulated
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Run": "xla_nb.run.run",
-    "RunFailed": "xla_nb.run.run",
+    "RunFailed": "xla_nb.run.failed",
     "XlaNbError": "xla_nb.errors",
     "install": "xla_nb.dropin",
     "open_run": "xla_nb.api",

@@ -30,10 +30,11 @@ from xla_nb.rank.entries import refuse_launch
 from xla_nb.record import tidying
 from xla_nb.record.files import Record
 from xla_nb.run import options as run_options
+from xla_nb.run.failed import RunFailed
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.run import Run, RunFailed
+from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import slices
 from xla_nb.views import choose, loop, picture

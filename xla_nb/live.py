@@ -211,8 +211,6 @@ def _scope(group: Group | None, members: tuple[int, ...] | None, sent: Sent) -> 
     scope = api.scope()
     remote = group.remote_beside(scope.values) if group else frozenset[str]()
     lost = notebook.lost().get(group.name if group else DEFAULT, {})
-    for name in lost.keys() & (group.remote if group else {}).keys():  # these have set it again
-        del lost[name]
     reasons = {name: "; ".join(parts) for name, parts in lost.items()}
     return replace(scope, sent=sent, remote=remote, lost=reasons)
 
@@ -227,6 +225,8 @@ def _run(
     replayed: bool = True,
 ) -> Run:
     lost = notebook.lost().get(group.name, {})
+    for name in lost.keys() & group.remote.keys():  # these ranks have set it again
+        del lost[name]
     notes = [
         f"{lost.pop(name)[0]}; using the notebook's value."
         for name in program.restored

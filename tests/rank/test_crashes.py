@@ -5,7 +5,7 @@ import signal
 import textwrap
 
 from xla_nb.messages.events import ProcessDied
-from xla_nb.rank.process import Crashes
+from xla_nb.rank.crashes import Crashes
 
 
 def crashed(cell, number=signal.SIGSEGV):

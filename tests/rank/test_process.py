@@ -128,7 +128,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace as Some
 from xla_nb.rank import process
-from xla_nb.rank.process import Crashes
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.program import Loaded
 from xla_nb.messages.orders import ARGUMENTS, HostGroup

@@ -25,7 +25,7 @@ from xla_nb.errors import Interrupted
 from xla_nb.messages import channel, events
 from xla_nb.pickling import results
 from xla_nb.run import run as run_module
-from xla_nb.run.run import RunFailed
+from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop
 
 # ---------------------------------------------------------------- reading

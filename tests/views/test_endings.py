@@ -15,7 +15,7 @@ from tests.support.run_double import Run
 from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run import recorded
-from xla_nb.run.run import RunFailed
+from xla_nb.run.failed import RunFailed
 from xla_nb.views.observer import observe
 from xla_nb.views.rendering import ranks, render_text
 

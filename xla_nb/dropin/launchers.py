@@ -16,8 +16,9 @@ from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.patching import InPlace, launchers
 from xla_nb.pickling.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
+from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import count
-from xla_nb.run.run import Run, RunFailed, as_raised
+from xla_nb.run.run import Run
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed
 

@@ -32,8 +32,9 @@ from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
+from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.process import Crashes, Inherited, enter, inherit, main
+from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.rank.program import Loaded
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture

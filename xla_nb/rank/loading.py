@@ -25,8 +25,6 @@ _WAITS = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"),
     ("torch_xla.distributed.parallel_loader", "ParallelLoader", "next_item"),
 )
-
-
 _MOMENT = 0.001  # seconds that an item from memory never takes
 
 
