@@ -490,7 +490,7 @@ class XlaMagics(Magics):
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
         except (Exception, SystemExit) as problem:
-            fix = 'Put the whole expression in double quotes: --args "(1, x)".'
+            fix = 'It must be one Python expression, in double quotes: --args "(1, x)".'
             advice = fix if isinstance(problem, SyntaxError) else "Correct the expression."
             message = shortened(untrusted.message_of(problem), 300)
             raise UsageError(

@@ -380,7 +380,7 @@ def test_stacks_appear_in_groups_below_ranks(panel: Panel) -> None:
     answer = {"type": "stacks", "html": html.stacks(groups)}
     panel.give({**answer, "request": panel.wait_sent("stacks")["request"]})
     shown = region(panel, "Stacks")
-    expect(shown).to_contain_text(re.compile(r"As of \d\d:\d\d:\d\d\."))
+    expect(shown).to_contain_text(re.compile(r"As of \d\d:\d\d:\d\d, innermost line first\."))
     for text in ("rank 3 at Cell In[3], line 9 does not answer", "ranks 0–2", "all_reduce(x)"):
         expect(shown).to_contain_text(text)
     assert option(panel, 0).bounding_box() == before  # the rows do not move
@@ -1122,7 +1122,7 @@ def test_logarithmic_axis_reports_omitted_values(panel: Panel) -> None:
     told = panel.page.locator("[data-figure=loss] .xn-at")
     expect(told).to_have_text("step 3")
     button(panel, "log").click()
-    expect(told).to_have_text("without values ≤ 0 · step 3")
+    expect(told).to_have_text("values ≤ 0 not drawn · step 3")
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 010")
 
 

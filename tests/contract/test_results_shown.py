@@ -153,8 +153,8 @@ def test_run_and_reopened_run_show_and_have_the_results(notebook):
     again = notebook.ok("xla_nb.open_run(kept_run.name)").data
     shown = notebook.ok("kept_run").data
     for data in (shown, again):
-        assert "returned  [0]  [1]\nloss      0    0.5\n" in data["text/plain"]
-        assert "returned 0 1 loss 0 0.5" in words(data["text/html"])
+        assert "returned  [0]  [1]\nloss      0.0  0.5\n" in data["text/plain"]
+        assert "returned 0 1 loss 0.0 0.5" in words(data["text/html"])
     printed = notebook.ok("print(kept_run)").stdout
     assert printed.endswith("; [0] returned {'loss': 0.0}; [1] returned {'loss': 0.5}>\n")
     assert notebook.value("kept_run.results") == "{0: {'loss': 0.0}, 1: {'loss': 0.5}}"

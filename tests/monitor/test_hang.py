@@ -105,6 +105,16 @@ def test_progress_postpones_the_report(watched):
     assert len(watched.at(505)) == 1
 
 
+def test_ranks_that_wait_for_nobody_are_the_culprits(watched):
+    (both,) = watched.at(300)
+    assert both.culprits == (0, 1)
+    watched.run.has(0, activity="waiting", operation="all_reduce", missing=(1,), steps=1)
+    watched.run.has(1, steps=1)
+    watched.at(305)
+    (one,) = watched.at(605)
+    assert (one.ranks, one.culprits) == ((0, 1), (1,))
+
+
 def test_single_quiet_rank_is_reported(watched):
     watched.at(295)
     watched.run.has(0, steps=1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb.messages.events import Concluded, HangReported, StackGroup
+from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.monitor.activity import Window
 from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.views.diagnosis import Diagnoser, ended
@@ -39,8 +39,8 @@ def said(*cards, paces=None, **fields):
     return diagnose(snapshot(*cards, **fields), paces or {}).sentence
 
 
-def hang_report(verdict, *groups, at=199.5):
-    return HangReported(verdict=verdict, ranks=(), groups=groups, at=at)
+def hang_report(verdict, *culprits, at=199.5):
+    return HangReported(verdict=verdict, ranks=(0, 1), groups=(), culprits=culprits, at=at)
 
 
 def trouble(*ranks, first=True):
@@ -107,18 +107,14 @@ def test_hang_shows_age_of_its_report(at, told):
 
 
 def test_hang_takes_precedence_over_everything_else():
-    hang = hang_report("Rank 1 is in `queue.get` at line 4", StackGroup((1,), "", "", ""))
+    hang = hang_report("Rank 1 is in `queue.get` at line 4", 1)
     found = diagnose(snapshot(waiting(0, 50.0, (1,)), card(1), hang=hang, stopping="why"), {})
     assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
 
 
-def test_hang_marks_only_the_rank_to_blame():
-    groups = [StackGroup((rank,), "", "", "") for rank in (2, 11, 1)]
-    told = (
-        "Rank 0 has returned; rank 1 has been waiting 9 s for `lock` at line 4, which rank 0 holds"
-    )
-    hang = hang_report(told, *groups)
-    assert diagnose(snapshot(card(1), card(2), hang=hang), {}).ranks == (1,)
+def test_hang_marks_all_its_ranks_if_none_is_to_blame():
+    hang = hang_report("Rank 0 has been waiting 9 s for rank 1; rank 1 for rank 0")
+    assert diagnose(snapshot(card(0), card(1), card(2), hang=hang), {}).ranks == (0, 1)
 
 
 def test_stopping_run_shows_reason_and_ranks_still_running():
@@ -375,7 +371,7 @@ def test_recompilation_names_ranks_if_not_all_and_line_if_known():
     known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
     assert known.endswith(f"then (8, 4)), so each step of rank 1 {COST}")
     alone = said(card(0, "finished"), card(1), paces={1: again()})
-    assert alone == f"Each step {COST}"
+    assert alone == f"Each step of rank 1 {COST}"
     both = said(card(0), card(1), paces={0: again(), 1: again()})
     assert both == f"Each step {COST}"
 
@@ -420,6 +416,12 @@ def test_few_or_cheap_compilations_are_normal(compiles, steps, compiling):
 def test_operator_on_cpu_in_every_step_is_shown():
     slow = pace(fallbacks={"aten::nonzero": 100, "aten::unique": 10})
     assert said(card(0), paces={0: slow}) == "Every step ran aten::nonzero on the CPU"
+
+
+def test_operator_on_cpu_names_ranks_if_not_all():
+    slow = pace(fallbacks={"aten::nonzero": 100})
+    told = said(card(0), card(1), paces={0: pace(), 1: slow})
+    assert told == "Every step of rank 1 ran aten::nonzero on the CPU"
 
 
 def test_several_cpu_operators_are_counted():
@@ -532,6 +534,14 @@ def test_numbers_in_sentence_stay_for_a_moment():
         more = replace(AGAIN[0], compiling=40.0 + n)
         told.append(diagnoser.look(*at(100.0 + n, card(0), paces={0: more})).sentence)
     assert [sentence.split()[8] for sentence in told] == ["40", "40", "42", "42", "44"]
+
+
+def test_sentence_about_steps_does_not_return_after_a_long_wait():
+    diagnoser = Diagnoser()
+    assert "compiled" in diagnoser.look(*at(100.0, card(0), card(1), paces=AGAIN)).sentence
+    long_wait = at(101.0, waiting(0, 9.0, (1,)), card(1))
+    assert "been waiting" in diagnoser.look(*long_wait).sentence
+    assert diagnoser.look(*at(101.2, card(0), card(1))).sentence == "2 ranks running"
 
 
 def test_finished_wait_is_no_longer_shown():

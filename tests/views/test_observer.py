@@ -372,6 +372,15 @@ def test_run_bar_names_ranks_in_the_loop_before_others_start_one(run, observer):
     assert (bar.label, bar.on) == ("shard 0", "rank 0")
 
 
+def test_run_bar_of_several_named_ranks_has_the_least_count(run, observer):
+    started(run, 0, 1, 2)
+    for rank in range(2):
+        samples(run, rank, loops=(Loop(label="step", done=95 - 48 * rank, total=100, rate=2.0),))
+    observer.sample()
+    bar = facts.bar_in_short(observer.snapshot().bar)
+    assert bar.startswith("step: ≥ 47 % · at least 47 of 100 on ranks 0, 1 · ")
+
+
 def test_run_bar_names_ranks_in_the_loop_while_others_finished_theirs(run, observer):
     started(run, 0, 1, 2)
     for rank in range(3):

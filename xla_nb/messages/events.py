@@ -308,11 +308,12 @@ class StackGroup:
 @dataclass(frozen=True, kw_only=True)
 class HangReported(Event):
     """Ranks `ranks` make no progress. `verdict` says why, without a final period; `groups` are the
-    positions of all running ranks, the odd one out first."""
+    positions of all running ranks, the odd one out first; `culprits` wait for no other rank."""
 
     verdict: str
     ranks: tuple[int, ...]
     groups: tuple[StackGroup, ...]
+    culprits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

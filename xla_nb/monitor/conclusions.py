@@ -36,12 +36,13 @@ Windows = Mapping[int, Window]
 
 @dataclass(frozen=True)
 class _Time:
-    """The windows of ranks. `everybody`: the number of ranks present. `of`
-    names the time that costs are part of."""
+    """The windows of ranks. `present`: the number of ranks that have not ended, or of all after the
+    run; `total`: of all ranks. `of` names the time that costs are part of."""
 
     label: str
     windows: Windows
-    everybody: int
+    present: int
+    total: int
     of: str
 
     def found(self) -> Iterator[Concluded]:
@@ -116,13 +117,15 @@ class _Time:
             return None
         place = "".join(places.values()) if len(places) == 1 else ""
         at = f" at {line(place, self.label)}" if place else ""
-        text = f"every step ran {listed(places, most=2)} on the CPU{at}"
-        return Concluded(kind="fallback", sentence=text, ranks=self._subset(numbers))
+        group = self._subset(numbers)
+        of = f" of {ranks(group)}" if group else ""
+        text = f"every step{of} ran {listed(places, most=2)} on the CPU{at}"
+        return Concluded(kind="fallback", sentence=text, ranks=group)
 
     def _find_waits(self, kind: str, what: str, waited: Mapping[int, float]) -> Concluded | None:
         """Ranks that waited for something for much of the time: those that waited longest, or at
         least half as long. None while it is unknown of some ranks, which may wait as well."""
-        if len(self.windows) < self.everybody:
+        if len(self.windows) < self.present:
             return None
         costs = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
         if not costs:
@@ -138,7 +141,7 @@ class _Time:
         validate alone, say; without steps, for most of the time. None if some waits are in between,
         as when another rank has become the slow one."""
         waited = {rank: w.waited for rank, w in self.windows.items() if w.waited is not None}
-        if len(waited) < max(2, self.everybody):
+        if len(waited) < max(2, self.present):
             return None
         most = max(waited.values())
         slow = [rank for rank, wait in waited.items() if wait <= most / 4]
@@ -164,11 +167,11 @@ class _Time:
 
     def _subset(self, numbers: Collection[int]) -> tuple[int, ...]:
         """The ranks to name: none if it applies to all."""
-        return () if len(numbers) >= self.everybody else tuple(sorted(numbers))
+        return () if len(numbers) >= self.total else tuple(sorted(numbers))
 
 
-def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
-    """The worst problem in these windows, in the cell `label`."""
+def lately(label: str, windows: Windows, present: int, total: int) -> Concluded | None:
+    """The worst problem in these windows, in the cell `label`, of so many ranks (see `_Time`)."""
     ends = [w.newest.at for w in windows.values()]
     step_times = [w.seconds / w.steps for w in windows.values() if w.steps]
     if ends and max(ends) - min(ends) > _MAX_SKEW + max(step_times, default=0.0):
@@ -176,7 +179,7 @@ def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
         windows = {rank: replace(w, waited=None) for rank, w in windows.items()}
     longest = max((w.seconds for w in windows.values()), default=0.0)
     of = f"the last {_seconds(longest)}"
-    conclusions = _Time(label, windows, everybody, of).found()
+    conclusions = _Time(label, windows, present, total, of).found()
     return max(conclusions, key=lambda c: c.strength, default=None)
 
 
@@ -188,7 +191,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
-    time = _Time(label, windows, len(windows), "it")
+    time = _Time(label, windows, len(windows), len(state.ranks), "it")
     conclusions = [*time.found(), *time.mostly_compiled()]
     is_reported = WAITED in state.conclusions or state.current_hang is not None
     return [c for c in conclusions if c.kind != WAITED or not is_reported]

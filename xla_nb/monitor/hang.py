@@ -84,11 +84,14 @@ class HangWatch:
         self._reported, self._reported_at = self._stuck(statuses, _NEAR), now
         self._report_count += 1
         verdict = waits.verdict(statuses, _NEAR * self._after)
+        concerned = self._reported.union(*(s.missing for s in statuses if s.rank in self._reported))
+        free = [s.rank for s in statuses if s.phase not in ENDED and s.activity != "waiting"]
         self._run.take(
             events.HangReported(
                 verdict=verdict,
                 ranks=tuple(sorted(self._reported)),
                 groups=tuple(waits.groups(statuses, answers)),
+                culprits=tuple(rank for rank in free if rank in concerned),
             )
         )
         if self._stops:

@@ -218,13 +218,13 @@ def _change(
 ) -> tuple[str, str] | None:
     """The line at which most steps that compiled first differ from the step before, and how. A step
     may have several markers: a section between two of them is compared with one that begins at the
-    same line, and any of the step's sections may have compiled."""
-    for distance in range(1, _MAX_MARKERS + 1):
+    same line. If no section with a difference compiled, others of its step may have."""
+    for is_wide, distance in itertools.product((False, True), range(1, _MAX_MARKERS + 1)):
         pairs = [
             (earlier, later, set(itertools.chain(*steps[: n + distance])))
             for n, (earlier, later) in enumerate(zip(steps, steps[distance:], strict=False))
             if earlier and later and earlier[0][:2] == later[0][:2]
-            if any(compiled[n + distance : n + 2 * distance])
+            if any(compiled[n + distance : n + distance + (distance if is_wide else 1)])
         ]
         differences = [difference for pair in pairs if (difference := _difference(*pair))]
         places = Counter(place for place, _ in differences)

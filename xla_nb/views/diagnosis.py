@@ -43,8 +43,10 @@ class Diagnoser:
         if running != self._running:  # an outdated sentence will not become true again
             self._recent, self._running = None, running
         self._update(recent, snapshot.now)
-        fallback = Diagnosis(snapshot.headline)
-        return _diagnose_end(snapshot) or _diagnose_now(snapshot) or self._recent or fallback
+        urgent = _diagnose_end(snapshot) or _diagnose_now(snapshot)
+        if urgent is not None:
+            self._recent = None  # it would return later with old numbers
+        return urgent or self._recent or Diagnosis(snapshot.headline)
 
     def _update(self, new: Diagnosis | None, now: float) -> None:
         if new is None:
@@ -96,8 +98,11 @@ def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
     running_paces = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    alive = len(running_paces if snapshot.unit == "device" else _alive(snapshot))
-    if (conclusion := conclusions.lately(snapshot.cell, running_paces, alive)) is None:
+    is_one = snapshot.unit == "device"  # one process, with a card for each device
+    alive = len(running_paces if is_one else _alive(snapshot))
+    total = len(running_paces if is_one else snapshot.cards)
+    conclusion = conclusions.lately(snapshot.cell, running_paces, alive, total)
+    if conclusion is None:
         return None
     return Diagnosis(waits.capital(conclusion.sentence), "warning", conclusion.ranks)
 
@@ -108,15 +113,10 @@ def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
 def _find_hang(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.hang is None:
         return None
-    verdict = snapshot.hang.verdict
-    named_ranks = (
-        group.ranks
-        for group in snapshot.hang.groups
-        if re.search(rf"\b{ranks(group.ranks)}\b", verdict, re.IGNORECASE)
-    )
     age = snapshot.now - snapshot.hang.at  # times in the verdict are as of the report
     note = f" (reported {lasting(age)} ago)" if age >= _MIN_AGE else ""
-    return Diagnosis(f"{verdict}{note}", "bad", tuple(next(named_ranks, snapshot.hang.ranks)))
+    marked = snapshot.hang.culprits or snapshot.hang.ranks
+    return Diagnosis(f"{snapshot.hang.verdict}{note}", "bad", marked)
 
 
 def _find_stop(snapshot: Snapshot) -> Diagnosis | None:

@@ -564,7 +564,8 @@ def bar(loop: Loop) -> Bar:
 
 def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     """One bar for the ranks in progress, else for those that were when the run stopped or failed.
-    `on` names its ranks unless it covers all in progress, or all."""
+    `on` names its ranks, which have done at least as much, unless it covers all in progress, or
+    all."""
     by_state = (
         [card for card in cards if card.phase in UNDER_WAY],
         [card for card in cards if card.phase == "stopped"],
@@ -577,7 +578,7 @@ def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     in_progress = len(by_state[0]) or len(cards)
     if combined is None or len(ranks) == in_progress:
         return combined
-    return replace(combined, on=wording.ranks(ranks))
+    return replace(combined, on=wording.ranks(ranks), least=len(ranks) > 1 or combined.least)
 
 
 def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:

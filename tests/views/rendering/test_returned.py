@@ -55,6 +55,14 @@ def test_numbers_have_enough_digits_to_differ():
     ]
 
 
+def test_rounded_number_does_not_look_whole():
+    shown = of(*["{}"] * 2, at=[1796056871.5, 1796056875.25], x=[0.0, 123456.789])
+    assert returned.as_text(shown)[1:] == [
+        "at        1796056871.5  1796056875.25",
+        "x         0.0           123456.789",
+    ]
+
+
 def test_dicts_with_different_keys_are_shown_by_repr():
     state = RunState()
     for rank, each in enumerate(({"a": "1"}, {"b": "2"})):

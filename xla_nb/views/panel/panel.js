@@ -698,7 +698,7 @@ class Stacks {
 		const words = {
 			asking: "Asking the ranks…",
 			silent: "No answer yet. Each row shows where its rank was last seen.",
-			answered: html ? `As of ${at}.` : "No rank answered.",
+			answered: html ? `As of ${at}, innermost line first.` : "No rank answered.",
 		};
 		show(this.node, state !== "closed");
 		mark(this.node, "data-state", state);
@@ -956,7 +956,7 @@ class Chart {
 		const last = apart ? "last of each" : isFigure(step) && `step ${figure(step)}`;
 		const some = ofAll ? ranks[x.indexOf(step)] : this.total;
 		const of = some < this.total && `of ${plural(some, "rank")}`;
-		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", last, of));
+		put(this.at, joined(this.hides && "values ≤ 0 not drawn", this.zoomed && "zoomed", last, of));
 		const value = (newest, y) => (at < 0 ? newest : isFigure(y) && figure(y));
 		const rows = this.lines.map((line, n) => [line, value(line.last, data[n + 1][at])]).filter(([, text]) => text);
 		const label = ({ name, rank, colour }) => (rank === null ? [span("quiet", name)] : [h("i.swatch", { style: `background: ${colour}` }), name]);

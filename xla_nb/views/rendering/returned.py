@@ -51,8 +51,9 @@ def _row(name: str, shown: Sequence[Returned]) -> list[str]:
 
 def _rounded(text: str, digits: int) -> str:
     with contextlib.suppress(ValueError):
-        is_exact = digits > 16 or text.lstrip("-").isdecimal()
-        return text if is_exact else f"{float(text):.{digits}g}"
+        value = float(text)
+        is_exact = digits > 16 or len(text) <= 8 or abs(value) >= 1e5  # no fraction looks like none
+        return text if is_exact else f"{value:.{digits}g}"
     return text  # not a number
 
 
