@@ -94,7 +94,7 @@ def test_nan_is_reported_while_the_run_is_in_progress(notebook, tmp_path):
         ),
         (
             "loss=nan if step >= 30 + abs(rank - 2) else 0.31",
-            "loss is NaN on all 4 ranks from step 30 (rank 2 first, last 0.31)",
+            "loss is NaN on all 4 ranks, first from step 30 on rank 2 (last 0.31)",
         ),
         (
             "loss=inf if step == 30 else nan if step > 30 else step",

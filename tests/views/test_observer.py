@@ -592,7 +592,7 @@ def test_ended_hang_becomes_a_note_with_its_report(run, observer):
     snapshot = observer.snapshot()
     assert snapshot.hang is None
     (note,) = snapshot.notices
-    assert "is over (Rank 1 made progress). The report: Rank 1 hangs" in note
+    assert "is over. Rank 1 made progress. It was: Rank 1 hangs" in note
 
 
 def test_note_about_hang_of_many_ranks_is_short(run, observer):
@@ -600,7 +600,7 @@ def test_note_about_hang_of_many_ranks_is_short(run, observer):
     run.state.apply(events.HangOver(why="Ranks 0, 2, 4, 6, and 28 more made progress"))
     (note,) = observer.snapshot().notices
     assert len(note) == 200
-    assert "The report: ranks 0, 2 are" in note
+    assert "It was: ranks 0, 2 are" in note
 
 
 def test_new_hang_report_replaces_the_previous_one(run, observer):

@@ -191,7 +191,8 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
-    time = _Time(label, windows, len(windows), len(state.ranks), "it")
+    of = "the run" if state.stopping else "it"  # its title begins with why, or with its time
+    time = _Time(label, windows, len(windows), len(state.ranks), of)
     conclusions = [*time.found(), *time.mostly_compiled()]
     is_reported = WAITED in state.conclusions or state.current_hang is not None
     return [c for c in conclusions if c.kind != WAITED or not is_reported]

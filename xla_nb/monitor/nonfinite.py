@@ -55,7 +55,7 @@ class FigureWatch:
 
 
 def _sentence(form: str, name: str, by_rank: Mapping[int, FigureTurned], count: int) -> str:
-    """`loss is NaN on all 4 ranks from step 30 (rank 2 first, last 0.31)`."""
+    """`loss is NaN on all 4 ranks, first from step 30 on rank 2 (last 0.31)`."""
     since = min(event.since for event in by_rank.values())
     first = [event for event in by_rank.values() if event.since == since]
     subject = ranks(by_rank) if len(by_rank) < count else everybody(count)
@@ -63,8 +63,8 @@ def _sentence(form: str, name: str, by_rank: Mapping[int, FigureTurned], count: 
     values = [event.last for event in first if event.last is not None]
     ends = [f"{end:.4g}" for end in (min(values), max(values))] if values else []
     last = f"last {' to '.join(dict.fromkeys(ends))}" if values else "no finite value before"
-    if len(first) < len(by_rank):
-        last = f"{ranks(event.rank for event in first)} first, {last}"
     kinds = listed(dict.fromkeys(kind for event in by_rank.values() for kind in event.kinds), "or")
-    what = f"{kinds}{where}"
-    return form.format(in_one_line(name, _NAME_LENGTH), what, f"{since:,.10g}", last)
+    what, step = f"{kinds}{where}", f"{since:,.10g}"
+    if len(first) < len(by_rank):
+        what, step = f"{what}, first", f"{step} on {ranks(event.rank for event in first)}"
+    return form.format(in_one_line(name, _NAME_LENGTH), what, step, last)

@@ -420,7 +420,7 @@ def _notices(run: RecordedRun) -> Iterator[str]:
         yield ansi.plain(text)
     hang, over = run.state.hang, run.state.hang_over
     if hang is not None and over:
-        intro = f"The hang reported at {facts.time_of_day(hang.at)} is over ({over}). The report: "
+        intro = f"The hang reported at {facts.time_of_day(hang.at)} is over. {over}. It was: "
         yield wording.shortened(ansi.plain(intro + hang.verdict), _LONGEST_NOTE)
     if is_over and not run.record.path.exists():
         yield "The files of this run were removed, with its output and figures."
@@ -578,7 +578,8 @@ def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     in_progress = len(by_state[0]) or len(cards)
     if combined is None or len(ranks) == in_progress:
         return combined
-    return replace(combined, on=wording.ranks(ranks), least=len(ranks) > 1 or combined.least)
+    least = combined.least or (len(ranks) > 1 and combined.done > 0)
+    return replace(combined, on=wording.ranks(ranks), least=least)
 
 
 def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:

@@ -144,7 +144,8 @@ def _row(entry: Entry) -> tuple[Sequence[str], Sequence[str]]:
     title = _title(entry)
     values = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
     figures = in_one_line(" · ".join(values), 40)
-    call, notebook = f" {in_one_line(entry.called, 60)}".rstrip(), in_one_line(entry.notebook, 40)
+    call, notebook = in_one_line(entry.called, 60), in_one_line(entry.notebook, 40)
+    call = call if call[:1] in ("", "(") else f" {call}"  # arguments alone follow the name
     cell, short_title = f"{entry.cell}{call}", in_one_line(title, 80)
     sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
     html = (

@@ -536,9 +536,10 @@ def test_lane_covers_only_the_run_and_names_only_visible_states() -> None:
     assert "waiting for data" not in page.text
 
 
-def test_lane_of_idle_ranks_shows_the_time_before_idle() -> None:
+def test_lane_of_idle_ranks_shows_the_time_of_its_end() -> None:
     lane = (Slot(100, running=1.0), Slot(101, running=1.0))
-    for running, told in ((0, "last 2 s before idle"), (1, "last 2 s")):
+    ends = facts.time_of_day(102.0)
+    for running, told in ((0, f"last 2 s until {ends}"), (1, "last 2 s")):
         live = Live(name="default", since=NOW - 30, running=running)
         shown = ranks.as_news(snapshot(ok=None, live=live, cards=(Card(0, "idle", lane=lane),)))
         assert rows(shown)[0][3] == told

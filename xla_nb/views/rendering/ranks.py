@@ -142,7 +142,9 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     seconds = newest - min(starts) + width if is_over or live else snapshot.elapsed
     seconds = seconds if is_over else min(LANE, seconds)
     is_idle = live is not None and (live.is_idle or snapshot.ok is not None)
-    label = f"last {round(seconds) or 1} s{' before idle' if is_idle else ''}"
+    # The newest time in a lane: cells of some milliseconds leave none.
+    until = f" until {facts.time_of_day(newest + width)}" if is_idle else ""
+    label = f"last {round(seconds) or 1} s{until}"
 
     def strip(card: Card) -> str:
         return _strip(lanes[card.rank], newest, max(10, math.ceil(seconds / width)))
