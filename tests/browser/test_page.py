@@ -20,7 +20,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.harness import RUN, Panel, block, card, lane, trouble
 from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views.facts import figure as in_words
-from xla_nb.views.observer import Line
+from xla_nb.views.observer import Figure
 from xla_nb.views.rendering import html
 from xla_nb.views.rendering.style import ENDED
 from xla_nb.views.snapshot import Bar, Card, Diagnosis, Series
@@ -748,15 +748,11 @@ def test_keyboard_moves_between_tiles(opened: Opener) -> None:
 
 def loss(*lines: Sequence[float], name: str = "loss") -> tuple[Series, ...]:
     """A series with one line per rank; values are at steps 0, 1, …"""
-    series = Series(name, {})
+    figure = Figure(limit=400)
     for rank, values in enumerate(lines):
-        line = Line(limit=400)
         for step, value in enumerate(values):
-            line.add(step, value)
-        series.lines[rank] = line.whole()
-        if line.odd:
-            series.odd[rank] = line.odd
-    return (series,)
+            figure.add(rank, step, value)
+    return (figure.series(name),)
 
 
 def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
@@ -1750,16 +1746,6 @@ def tabbed(page: Page) -> list[str]:
             break
         names.append(name)
     return names
-
-
-def test_devices_of_one_process_share_output(panel: Panel) -> None:
-    panel.begin(*(card(n, device=f"device {n}") for n in range(4)), unit="device")
-    expect(panel.page.get_by_role("button", name="4 devices")).to_be_visible()
-    panel.tell(lines=[block(0, "hello")])
-    panel.choose(2)
-    expect(panel.page.locator(".xn-detail")).to_contain_text("device 2")
-    assert panel.rows() == ["hello"]
-    expect(panel.page.get_by_role("heading", name="Output", exact=True)).to_be_visible()
 
 
 #: Finds text with too little contrast (WCAG: 4.5 to 1) or below 12 pixels.

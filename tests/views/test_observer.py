@@ -13,7 +13,7 @@ from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views import facts
-from xla_nb.views.observer import Line, Observer, observe
+from xla_nb.views.observer import Figure, Observer, observe
 from xla_nb.views.snapshot import Bar, Diagnosis
 
 
@@ -300,19 +300,6 @@ def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
     assert card(observer, 0).line == ""
 
 
-def test_restarted_tqdm_bar_gets_the_next_number(run, observer):
-    def numbers():
-        observer.read(100)
-        return [bar.number for bar in card(observer, 0).bars]
-
-    run.prints(0, "\r" + TQDM, "err")
-    assert [numbers(), numbers()] == [[1], [1]]
-    run.prints(0, "\r" + TQDM.replace("45", "99"), "err")
-    assert numbers() == [1]
-    run.prints(0, "\r" + TQDM.replace("45", "3"), "err")
-    assert numbers() == [2]
-
-
 def test_tqdm_bar_is_not_the_last_line(run, observer):
     run.prints(0, "begun\n")
     run.prints(0, "\r" + TQDM, "err")
@@ -499,14 +486,34 @@ def test_figures_are_lines_by_rank(run, observer):
 
 
 def test_long_line_is_thinned_evenly_and_keeps_both_ends():
-    line = Line(limit=10)
+    figure = Figure(limit=10)
     for n in range(1001):
-        line.add(n, -n)
-    points = line.whole()
-    assert len(points) <= 11
+        figure.add(0, n, -n)
+    points = figure.series("loss").lines[0]
+    assert 5 <= len(points) <= 10
     assert points[0] == (0, 0)
     assert points[-1] == (1000, -1000)
-    assert len({after[0] - before[0] for before, after in pairwise(line.points)}) == 1
+    assert len({after[0] - before[0] for before, after in pairwise(points[:-1])}) == 1
+
+
+@pytest.mark.parametrize("scale", [1, 50, 1e-3, 1e7])
+def test_long_lines_of_ranks_keep_points_at_the_same_steps(scale):
+    figure = Figure(limit=32)
+    for n in range(1000):
+        for rank in range(3 if n >= 600 else 2):
+            figure.add(rank, n * scale, rank)
+    lines = figure.series("loss").lines
+    steps = [{step for step, _ in lines[rank]} for rank in range(3)]
+    assert steps[0] == steps[1]
+    assert 16 <= len(steps[0]) <= 32
+    assert len(steps[2] - steps[0]) <= 1
+
+
+def test_last_value_of_a_step_counts():
+    figure = Figure(limit=10)
+    for step, value in ((0, 1.0), (0, 2.0), (1, 3.0)):
+        figure.add(0, step, value)
+    assert figure.series("loss").lines == {0: [(0, 2.0), (1, 3.0)]}
 
 
 def test_nan_keeps_its_place_in_a_line(run, observer):
@@ -663,14 +670,14 @@ def test_passing_notice_disappears_when_run_ends(run, observer):
 
 
 def test_line_records_where_it_first_and_last_became_nonfinite():
-    line = Line(limit=3)  # its points include only a few
+    figure = Figure(limit=3)  # its points include only a few
     for x, y in enumerate([1.0, math.nan, math.nan, 2.0, math.nan, 3.0, math.inf, math.inf]):
-        line.add(float(x), y)
-    assert line.odd == ((1, "NaN"), (6, "inf"))
+        figure.add(0, float(x), y)
+    assert figure.series("loss").odd == {0: ((1, "NaN"), (6, "inf"))}
 
 
 def test_line_records_a_new_kind_of_nonfinite_value():
-    line = Line(limit=10)
+    figure = Figure(limit=10)
     for x, y in enumerate([1.0, math.inf, math.nan, math.nan]):
-        line.add(float(x), y)
-    assert line.odd == ((1, "inf"), (2, "NaN"))
+        figure.add(0, float(x), y)
+    assert figure.series("loss").odd == {0: ((1, "inf"), (2, "NaN"))}

@@ -21,6 +21,7 @@ from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _LAST_ROWS = 200  # rows searched for last values
+_MAX_STEP = 1e300  # beyond it differences overflow
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ def encode(number: int, at: float, step: float | None, figures: Mapping[str, flo
 
 
 def decode(line: bytes) -> Row:
-    """The row that `encode` wrote; without a step, its number is its step. Raises ValueError for
-    other data."""
+    """The row that `encode` wrote; without a step that can be drawn, its number is its step. Raises
+    ValueError for other data."""
     try:
         number, at, step, figures = json.loads(line)
-        step = number if step is None else step
+        step = number if step is None or not abs(step) <= _MAX_STEP else step
         # Raises for other types, and for integers with thousands of digits, which cannot be drawn.
         finite = [math.isfinite(value) for value in (number, at, step, *figures.values())]
     except (TypeError, AttributeError, OverflowError, RecursionError) as problem:

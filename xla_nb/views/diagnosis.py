@@ -24,8 +24,7 @@ from xla_nb.wording import lasting, ranks, several, took
 Paces = Mapping[int, Window | None]
 
 _MIN_AGE = 1.0  # age of a hang report in seconds from which the age is shown
-_KEEP = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
-_STEADY = 2.0  # seconds for which its numbers stay unchanged
+_KEEP = 3.0  # seconds for which a sentence about steps stays unchanged
 
 
 class Diagnoser:
@@ -33,33 +32,18 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self._recent: Diagnosis | None = None
-        self._running: list[int] = []  # ranks that were running at the last look
-        self._seen_at = self._worded_at = float("-inf")  # times: last seen, last worded
+        self._running: list[int] = []  # ranks that were running when it was found
+        self._found_at = 0.0
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """Diagnose a newer snapshot."""
-        recent = None if snapshot.ok is not None else _diagnose_steps(snapshot, paces)
         running = [card.rank for card in _running(snapshot)]
-        if running != self._running:  # an outdated sentence will not become true again
-            self._recent, self._running = None, running
-        self._update(recent, snapshot.now)
+        is_fresh = running == self._running and 0 <= snapshot.now - self._found_at < _KEEP
+        if self._recent is None or not is_fresh:
+            self._recent = _diagnose_steps(snapshot, paces)
+            self._running, self._found_at = running, snapshot.now
         fallback = Diagnosis(snapshot.headline)
         return _diagnose_end(snapshot) or _diagnose_now(snapshot) or self._recent or fallback
-
-    def _update(self, new: Diagnosis | None, now: float) -> None:
-        if new is None:
-            if not 0 <= now - self._seen_at < _KEEP:
-                self._recent = None
-            return
-        self._seen_at = now
-        is_similar = self._recent is not None and _shape(self._recent) == _shape(new)
-        if not is_similar or not 0 <= now - self._worded_at < _STEADY:
-            self._recent, self._worded_at = new, now
-
-
-def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
-    """A diagnosis without its numbers, for comparison."""
-    return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.level, diagnosis.ranks
 
 
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
@@ -96,8 +80,8 @@ def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
     running_paces = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    alive = len(running_paces if snapshot.unit == "device" else _alive(snapshot))
-    if (conclusion := conclusions.lately(snapshot.cell, running_paces, alive)) is None:
+    conclusion = conclusions.lately(snapshot.cell, running_paces, len(_alive(snapshot)))
+    if conclusion is None:
         return None
     return Diagnosis(waits.capital(conclusion.sentence), "warning", conclusion.ranks)
 
@@ -137,7 +121,7 @@ def _headline_of_stop(snapshot: Snapshot) -> str:
         verb = "is" if len(alive) == 1 else "are"
         return f"{headline}; {ranks(card.rank for card in alive)} {verb} alive"
     activity = "waiting" if all(card.phase == "waiting" for card in alive) else "running"
-    return f"{headline}; {several(len(alive), snapshot.unit)} still {activity}"
+    return f"{headline}; {several(len(alive), 'rank')} still {activity}"
 
 
 def _first_failed(snapshot: Snapshot) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
@@ -58,34 +58,39 @@ class Lines:
 # ---------------------------------------------------------------- figures
 
 
-@dataclass
-class Line:
-    """One rank's points (x, y) of one figure. Above `limit` points, every other one is dropped.
-    `odd`: the steps where it first and last became non-finite, each with the new kind of value."""
+class Figure:
+    """The points (step, value) of one figure by rank. If a rank has more than `limit`, every rank
+    keeps the first of each stretch of steps, so that all have points at the same steps, and its
+    newest one."""
 
-    limit: int
-    points: list[tuple[float, float]] = field(default_factory=list)
-    last: tuple[float, float] | None = None
-    odd: tuple[tuple[float, str], ...] = ()
-    stride: int = 1
-    _count: int = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stretch = 0.0  # a power of two; 0: all points are kept
+        self._points: dict[int, list[tuple[float, float]]] = {}
+        self._odd: dict[int, tuple[tuple[float, str], ...]] = {}  # as in Series
 
-    def add(self, x: float, y: float) -> None:
-        kind, previous = wording.odd(y), wording.odd(self.last[1]) if self.last else ""
+    def add(self, rank: int, step: float, value: float) -> None:
+        points = self._points.setdefault(rank, [])
+        kind, previous = wording.odd(value), wording.odd(points[-1][1]) if points else ""
         if kind not in ("", previous):
-            self.odd = *self.odd[:1], (x, kind)
-        self.last = x, y
-        if self._count % self.stride == 0:
-            self.points.append(self.last)
-        self._count += 1
-        if len(self.points) > self.limit:
-            del self.points[1::2]
-            self.stride *= 2
+            self._odd[rank] = *self._odd.get(rank, ())[:1], (step, kind)
+        if points and (points[-1][0] == step or self._firsts(points[-2:]) == points[-2:-1]):
+            points.pop()
+        points.append((step, value))
+        while len(points) > self._limit:
+            self._stretch = 2 * self._stretch or 2.0**-60
+            for other in self._points.values():
+                firsts = self._firsts(other)
+                other[:] = firsts if firsts[-1] is other[-1] else [*firsts, other[-1]]
 
-    def whole(self) -> list[tuple[float, float]]:
-        """The points, always including the newest."""
-        last = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
-        return [*self.points, *last]
+    def _firsts(self, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        stretches = [step // self._stretch if self._stretch else step for step, _ in points]
+        pairs = zip(points, [None, *stretches], stretches, strict=False)
+        return [point for point, before, stretch in pairs if stretch != before]
+
+    def series(self, name: str) -> Series:
+        lines = {rank: [*self._points[rank]] for rank in sorted(self._points)}
+        return Series(name, lines, dict(self._odd))
 
 
 # ---------------------------------------------------------------- the observer
@@ -97,11 +102,10 @@ class Observer:
     def __init__(self, run: RecordedRun, *, notes: bool = False) -> None:
         self.run = run
         self._arrivals = run.arrivals if notes else None
-        self.figures: dict[str, dict[int, Line]] = {}
+        self.figures: dict[str, Figure] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._switches: dict[int | None, SwitchLog] = {}
         self._last_lines: dict[int, str] = {}
-        self._bars: dict[tuple[int, str], Bar] = {}  # drawn by tqdm, by rank and label
         self._labels: dict[str, None] = {}  # of bars, in the order in which they started
         self._rows = RowsOfRun(run.state, run.record)
         self._first_second = 0  # first second shown in lanes
@@ -176,39 +180,30 @@ class Observer:
         for rank in list(self.run.state.ranks):
             self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
         for rank, name, step, value in self._rows.new():
-            self._figure_line(name, rank).add(step, value)
-
-    def _figure_line(self, name: str, rank: int) -> Line:
-        lines = self.figures.setdefault(name, {})
-        if rank not in lines:
-            share = _POINTS // max(1, len(self.run.state.ranks))
-            lines[rank] = Line(limit=min(_MAX_POINTS, max(_MIN_POINTS, share)))
-        return lines[rank]
+            if name not in self.figures:
+                share = _POINTS // max(1, len(self.run.state.ranks))
+                self.figures[name] = Figure(min(_MAX_POINTS, max(_MIN_POINTS, share)))
+            self.figures[name].add(rank, step, value)
 
     # ---------------------------------------------------------- showing
 
     def snapshot(self) -> Snapshot:
         """The run as it is now, without output."""
         state, tracks = self.run.state, self.run.tracks
-        ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         with tracks.lock:
             last_seconds = [track.lane[-1].second for track in tracks.values() if track.lane]
             self._first_second = max(last_seconds, default=0) - LANE + 1
-            rank_cards = [self.card(rank) for rank in ranks]
+            cards = tuple(self.card(state.ranks[rank]) for rank in sorted(state.ranks))
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free_memory()
-        self._labels |= dict.fromkeys(card.bars[0].label for card in rank_cards if card.bars)
-        run_bar = _bar_of_run(rank_cards, [*self._labels])
-        drives_devices = any(rank.devices for rank in ranks)
+        self._labels |= dict.fromkeys(card.bars[0].label for card in cards if card.bars)
         gone = self._rows.gone
         omissions = (_OMITTED.format(wording.several(gone, "earlier cell")),) if gone else ()
-        pairs = zip(ranks, rank_cards, strict=True)
-        cards = tuple(card for rank, rank_card in pairs for card in _per_device(rank, rank_card))
         snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
             headline=ansi.plain(
-                sentences.headline(state, {card.rank: card.phase for card in rank_cards})
+                sentences.headline(state, {card.rank: card.phase for card in cards})
             ),
             record=str(self.run.record.path),
             now=time.time(),
@@ -222,12 +217,11 @@ class Observer:
             stopping=state.stopping,
             hang=state.current_hang,
             notices=(*_notices(self.run), *map(ansi.plain, self._rows.damage.values()), *omissions),
-            bar=run_bar,
+            bar=_bar_of_run(cards, [*self._labels]),
             free=free,
-            unit="device" if drives_devices else "rank",
             cards=cards,
             troubles=sentences.troubles(state),
-            series=tuple(map(self._series, self.figures)),
+            series=tuple(figure.series(name) for name, figure in self.figures.items()),
             live=_live(state),
             returned=sentences.returned(state),
         )
@@ -290,7 +284,7 @@ class Observer:
             rank=rank.rank,
             phase=phase,
             since=since,
-            device=rank.device,
+            device=", ".join(rank.devices) or rank.device,
             host=rank.host,
             pid=rank.pid,
             place=place,
@@ -320,7 +314,7 @@ class Observer:
         """The bars of a rank's loops, then those `drawn` by tqdm, while the rank runs. A finished
         loop is shown until the next bar starts."""
         has_ended, died = rank.phase in ENDED, rank.phase == "died"
-        tqdm_bars = [self._numbered_bar(rank.rank, one) for one in drawn if not has_ended]
+        tqdm_bars = [] if has_ended else [*drawn]
         loops = sample.loops if sample else ()
         bars = [bar(loop) for loop in loops if not (tqdm_bars and loop.finished)] + tqdm_bars
         if has_ended or self.run.state.stopping:
@@ -328,20 +322,6 @@ class Observer:
         if died or self.run.state.stopping:  # the rate is misleading after a delay or a death
             bars = [replace(one, rate=None) for one in bars]
         return tuple(bars)
-
-    def _numbered_bar(self, rank: int, bar: Bar) -> Bar:
-        """Number a tqdm bar: when its count goes back, it is the next bar with this label."""
-        last = self._bars.get((rank, bar.label), bar)
-        bar = replace(bar, number=last.number + (bar.done < last.done))
-        self._bars[rank, bar.label] = bar
-        return bar
-
-    def _series(self, name: str) -> Series:
-        lines = self.figures[name]
-        points = {rank: line.whole() for rank, line in sorted(lines.items())}
-        odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        thinned = frozenset(rank for rank, line in lines.items() if line.stride > 1)
-        return Series(name, points, odd, thinned)
 
     def _free_memory(self) -> int | None:
         """Free memory in bytes on the host that has the least, from each host's newest sample."""
@@ -365,15 +345,6 @@ class Observer:
 def observe(run: RecordedRun) -> Snapshot:
     """Take a Snapshot of a recorded run as it is now, with its output."""
     return Observer(run).look()
-
-
-def _per_device(rank: RankState, card: Card) -> list[Card]:
-    """Return a rank's card, or one card per device that the rank drives."""
-    if not rank.devices:
-        return [card]
-    # Output and progress belong to the process: repeating them on each card would mislead.
-    device_card = replace(card, line="", bars=())
-    return [replace(device_card, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _phase(
@@ -502,8 +473,7 @@ class RowsOfRun:
         last = self._last_steps.get(name, -math.inf)
         shift = last + 1 - step if step <= last else 0.0
         step += self._shifts.setdefault((number, name), shift)
-        if math.isfinite(step):
-            self._last_steps[name] = max(last, step)
+        self._last_steps[name] = max(last, step)
         return step
 
 

@@ -3,7 +3,6 @@ naming the ranks that display the same."""
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +14,12 @@ from xla_nb.record.displays import Display, Reader, Shown
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.loop import View, shell, slot
 from xla_nb.views.rendering.style import SANS
-from xla_nb.views.rendering.tags import div, faint, pre
+from xla_nb.views.rendering.tags import div, faint
 from xla_nb.wording import listed, ranks, several, spans
 
-#: Displays shown of one run, and their bytes; characters of one text in a background run's output.
-_MAX_DISPLAYS, LARGEST, _LONGEST_TEXT = 100, 16_000_000, 20_000
+#: Displays shown of one run, and their bytes.
+_MAX_DISPLAYS, LARGEST = 100, 16_000_000
 _RETURNED = ("returned",)  # what follows is the result, not a display
-_IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class _Note(Display):
@@ -51,15 +49,12 @@ def outputs(shown: Mapping[int, Shown]) -> list[Display]:
     return built
 
 
-def alone(shown: Mapping[int, Shown]) -> list[Display]:
-    """Combine all outputs in one; displays that are not images are shown as text."""
-    parts = outputs(shown)
-    html = "".join(
-        part.data["text/html"] if isinstance(part, _Note) else _image(part) or _text(part)
-        for part in parts
-    )
-    text = "\n".join(ansi.plain(part.text) for part in parts)
-    return [_Note({"text/html": html, "text/plain": text})] if parts else []
+def counted(shown: Mapping[int, Shown]) -> list[Display]:
+    """Build the only output of a background run: how many displays there are."""
+    if count := sum(len(current.displays) for current in shown.values()):
+        note = f"{several(count, 'display')} of ranks: show the run, or see run.displays"
+        return [_note(escape(note), note)]
+    return []
 
 
 def _groups(shown: Mapping[int, Shown]) -> list[tuple[list[int], Shown]]:
@@ -91,20 +86,6 @@ def _heading(numbers: Sequence[int], notes: Sequence[str]) -> _Note:
 
 def _note(html: str, text: str) -> _Note:
     return _Note({"text/html": div(f"{SANS};font-size:13px", html), "text/plain": text})
-
-
-def _image(display: Display) -> str:
-    for kind in _IMAGES:
-        if isinstance(content := display.data.get(kind), str):
-            svg = kind == _IMAGES[0]
-            data = base64.b64encode(content.encode()).decode() if svg else "".join(content.split())
-            alt = escape(ansi.plain(display.text)[:300])
-            return f'<img alt="{alt}" src="data:{kind};base64,{escape(data)}">'
-    return ""
-
-
-def _text(display: Display) -> str:
-    return pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
 
 
 _BEAT = 0.1  # seconds between reads, and the minimum between updates
@@ -185,7 +166,7 @@ class Outputs:
 
     def show(self, shown: Mapping[int, Shown]) -> int:
         """Show the current displays. Returns the number of bytes sent."""
-        wanted = alone(shown) if self._behind else outputs(shown)
+        wanted = counted(shown) if self._behind else outputs(shown)
         surplus = len(self._sent) - len(wanted)
         return sum(self._put(*item) for item in enumerate([*wanted, *[_EMPTY] * surplus]))
 

@@ -15,7 +15,6 @@ from xla_nb.monitor.activity import Slot
 from xla_nb.monitor.sentences import Returned, Trouble
 from xla_nb.record.sample import Sample
 
-Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[state.Phase, "compiling", "idle", "waiting", "not responding", "early"]
@@ -29,7 +28,7 @@ class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
     All except `done` are None when unknown. `on`: the ranks in the loop, if others are not in it.
     `least`: the rank died and may have done more than it reported. `number`: index, from 1, among
-    the rank's bars with this label."""
+    the rank's loops with this label."""
 
     label: str
     done: float
@@ -61,7 +60,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Card:
-    """One rank, or one device of a process that drives several.
+    """One rank.
 
     phase     "early": it returned, and others failed because it was missing in a collective; "not
               responding": no sample has arrived for some time, so what it does is unknown
@@ -145,8 +144,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank; ranks in `thinned` have only
-    some.
+    """A figure that ranks reported: points (step, value) by rank.
 
     odd: by rank, the steps (step, `NaN`) where it first and last became non-finite
     """
@@ -154,7 +152,6 @@ class Series:
     name: str
     lines: dict[int, list[tuple[float, float]]]
     odd: dict[int, tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    thinned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,6 @@ class Snapshot:
     headline  the outcome or state of the run; the diagnosis, unless empty, says more
     ok        None while the run is in progress
     conclusion  the most important problem found in the run
-    unit      what a card represents: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons for lost hosts, by host name
     hang      the report of a hang still in progress, as plain text
@@ -190,7 +186,6 @@ class Snapshot:
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
     free: int | None = None
-    unit: Unit = "rank"
     cards: tuple[Card, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()

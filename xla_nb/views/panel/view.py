@@ -371,7 +371,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "started": snapshot.started,
         "cell": snapshot.cell,
         "record": snapshot.record,
-        "unit": snapshot.unit,
     }
 
 
