@@ -80,7 +80,9 @@ def test_rows_beyond_one_read_are_returned(path, monkeypatch):
 
 def test_step_of_a_row_defaults_to_its_number(path):
     path.write_text(line(7, loss=1.0) + line(8, step=100, loss=1.0) + line(9, step=0, loss=1.0))
-    assert [row.step for row in Rows(path).new()] == [7, 100, 0]
+    with path.open("a") as file:
+        file.write(line(10, step=math.nan, loss=1.0))
+    assert [row.step for row in Rows(path).new()] == [7, 100, 0, 10]
 
 
 # ---------------------------------------------------------------- by name

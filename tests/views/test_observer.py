@@ -11,6 +11,7 @@ import pytest
 from tests.support.run_double import Run
 from xla_nb.messages import events
 from xla_nb.record import sample
+from xla_nb.record.output import SWITCH
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Figure, Observer, observe
@@ -470,8 +471,15 @@ def test_lines_are_counted_across_blocks(run, observer, monkeypatch, limit):
     assert kept == lines[-len(kept) :]
     assert found.block.skipped == 200 - len(kept)
     assert 0 < len(kept) <= limit
-    whole = run.record.log(0).read_bytes()
-    assert whole[found.block.start :].decode().splitlines() == kept
+
+
+def test_last_lines_of_a_rank_are_those_read_so_far_in_order(run, observer):
+    run.prints(0, "a\nb\n")
+    run.prints(0, "warning\n", "err")
+    run.record.log(0, "switches").write_bytes(SWITCH.pack(2, 0) + SWITCH.pack(2, 8))
+    observer.read(2)
+    run.prints(0, "later\n")
+    assert observer.last_lines(0) == [("out", "a"), ("err", "warning"), ("out", "b")]
 
 
 # ---------------------------------------------------------------- figures

@@ -5,11 +5,13 @@ Each read is bounded, no matter how much the ranks print or report.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
@@ -41,6 +43,8 @@ from xla_nb.views.snapshot import (
 _POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
 _EXCERPT_LINES, _MIN_EXCERPT_LINES = 1200, 3
+#: Lines and bytes of each stream of a rank that are read again at once.
+_LAST_LINES, _LAST_BYTES = 5000, 1 << 20
 _LONGEST_LAST_LINE = 200  # characters of a card's last line
 _OMITTED = "Charts omit the figures of {}, whose files no longer exist."
 _LONGEST_NOTE = 200  # characters of the note about a past hang: the record has the rest
@@ -154,6 +158,23 @@ class Observer:
                 output.append(Lines(rank, stream, replace(earlier, skipped=skipped, lines=clean)))
         return output
 
+    def last_lines(self, rank: int) -> list[tuple[Stream, str]]:
+        """Return the newest lines of a rank that `read` has returned, up to _LAST_LINES and
+        _LAST_BYTES of each stream, in the order of writing."""
+        lines = list[tuple[int, Stream, str]]()
+        for stream in STREAMS:
+            tail = self._tail(rank, stream)
+            block = before(tail.path, tail.end, _LAST_LINES, _LAST_BYTES)
+            switches = self._switches_before(rank, stream, block.ends)
+            lines += [*zip(switches, itertools.repeat(stream), map(ansi.clean, block.lines))]
+        return [(stream, line) for _, stream, line in sorted(lines, key=itemgetter(0))]
+
+    def _switches_before(self, rank: int | None, stream: Stream, ends: Sequence[int]) -> list[int]:
+        """The number of switches to the other stream and back before lines that end there."""
+        if rank not in self._switches:
+            self._switches[rank] = SwitchLog(self.run.record.of_rank(rank, "switches"))
+        return self._switches[rank].before(STREAMS.index(stream), ends)
+
     def _read_block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
         merged: LineBlock | None = None
@@ -167,7 +188,7 @@ class Observer:
         clean = [ansi.clean(line) for line in merged.lines]
         if rank is not None and clean:
             self._last_lines[rank] = clean[-1]
-        return LineBlock(merged.start, merged.skipped, clean)
+        return replace(merged, lines=clean)
 
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
         key = rank, stream
@@ -237,8 +258,6 @@ class Observer:
 
     def _excerpt(self, rank: int | None, stream: Stream, limit: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
-        if rank not in self._switches:
-            self._switches[rank] = SwitchLog(self.run.record.of_rank(rank, "switches"))
         tail = self._tails.get((rank, stream))
         lines = ends(path, limit, limit, tail.count if tail and tail.count else None)
         return Excerpt(
@@ -249,7 +268,7 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
-            tuple(self._switches[rank].before(STREAMS.index(stream), lines.offsets)),
+            tuple(self._switches_before(rank, stream, lines.offsets)),
         )
 
     def card(self, rank: RankState) -> Card:
