@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
 from xla_nb.record.tail import before
-from xla_nb.wording import listed, several, shortened
+from xla_nb.wording import listed, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _LAST_ROWS = 200  # rows searched for last values
@@ -123,8 +123,7 @@ class History(Mapping[str, dict[int, list[float]]]):
         return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        figures = [f"{name}: {_summarize(list(self[name].values()))}" for name in self]
-        return f"<History {'; '.join(figures) or 'nothing reported'}>"
+        return f"<History {', '.join(self) or 'nothing reported'}>"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -145,8 +144,3 @@ class History(Mapping[str, dict[int, list[float]]]):
         columns = dict.fromkeys(["rank", "step", "at", *self])
         frame = pandas.DataFrame(self.rows, columns=list(columns))
         return frame.assign(at=pandas.to_datetime(frame["at"], unit="s", utc=True))
-
-
-def _summarize(lists: Sequence[Sequence[float]]) -> str:
-    total = sum(map(len, lists))
-    return f"{several(total, 'value')} from {several(len(lists), 'rank')}, last {lists[0][-1]:.4g}"

@@ -162,18 +162,12 @@ def figure(number: float, digits: int = 4) -> str:
         return f"{int(number):,}"
     if size < 1000:
         return f"{number:.{digits}g}"
-    return f"{number:,.{max(0, digits - 1 - _power(number))}f}"
-
-
-def _power(number: float) -> int:
-    """The power of ten of a number in scientific notation."""
-    return math.floor(math.log10(abs(number)) + 1e-9)
+    return f"{number:,.{max(0, digits - len(str(int(size))))}f}"
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """Format the ticks of an axis, with enough digits to distinguish neighbours."""
-    step = _power(ticks[1] - ticks[0])
-    return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
+    """Format the ticks of an axis."""
+    return told_apart(ticks, figure, 4)
 
 
 def told_apart(numbers: Sequence[_T], describe: Callable[[_T, int], str], digits: int) -> list[str]:
@@ -250,13 +244,10 @@ def _compiles(samples: Sequence[Sample]) -> str:
 
 
 def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
-    """Count of loop items, or of step markers. A rank that died cannot report what it did after
-    its last sample, so its count is a lower bound."""
-    samples = [(card.sample, card.phase == "died") for card in cards]
+    """Count of loop items, or of step markers."""
+    samples = [card.sample for card in cards]
     # How a rank without any steps counts them is not known yet.
-    counted = [(s.done, died) for s, died in samples if s.loops_step is of_loops or not s.done]
-    done = _counts(figure, [count for count, _ in counted])
-    return f"≥ {done}" if done and min(counted)[1] else done
+    return _counts(figure, [s.done for s in samples if s.loops_step is of_loops or not s.done])
 
 
 def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
@@ -312,7 +303,7 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
 def bar_in_short(bar: Bar) -> str:
     """`steps: 62 % · 620 of 1,000 · 12.3/s · 31 s to go`."""
     on = f" on {bar.on}" if bar.on else ""
-    done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
+    done = figure(bar.done)
     parts = [f"{done} done{on}"]
     if bar.total:
         parts = [share(bar), f"{done} of {figure(bar.total)}{on}"]
@@ -320,12 +311,13 @@ def bar_in_short(bar: Bar) -> str:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
         parts.append(f"{lasting(bar.eta + 0.5)} to go")
+    parts += [cut(bar.note, 80)] if bar.note else []
     return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 
 def share(bar: Bar) -> str:
-    """`62 %`; `≥ 62 %` for a rank that died."""
-    return f"{'≥ ' if bar.least else ''}{100 * portion(bar):.0f} %"
+    """`62 %`."""
+    return f"{100 * portion(bar):.0f} %"
 
 
 def portion(bar: Bar) -> float:

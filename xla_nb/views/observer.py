@@ -332,14 +332,14 @@ class Observer:
     ) -> tuple[Bar, ...]:
         """The bars of a rank's loops, then those `drawn` by tqdm, while the rank runs. A finished
         loop is shown until the next bar starts."""
-        has_ended, died = rank.phase in ENDED, rank.phase == "died"
+        has_ended, is_stopping = rank.phase in ENDED, bool(self.run.state.stopping)
         tqdm_bars = [] if has_ended else [*drawn]
         loops = sample.loops if sample else ()
         bars = [bar(loop) for loop in loops if not (tqdm_bars and loop.finished)] + tqdm_bars
-        if has_ended or self.run.state.stopping:
-            bars = [replace(one, eta=None, least=died) for one in bars]
-        if died or self.run.state.stopping:  # the rate is misleading after a delay or a death
-            bars = [replace(one, rate=None) for one in bars]
+        if has_ended or is_stopping:
+            bars = [replace(one, eta=None) for one in bars]
+        if is_stopping or rank.phase == "died":  # the rate is misleading after a delay or a death
+            bars = [replace(one, rate=None, note="") for one in bars]
         return tuple(bars)
 
     def _free_memory(self) -> int | None:
@@ -499,47 +499,25 @@ class RowsOfRun:
 # ---------------------------------------------------------------- progress bars
 
 
-_RATE_AFTER = 20  # items after which tqdm's rate is shown
-_NUMBER = r"\d+(?:\.\d+)?[kMGTP]?"
+_NUMBER = r"(\d+(?:\.\d+)?[kMGTP]?)"
 _TQDM = re.compile(
-    r"^(?:(?P<label>.*?): )?"
-    rf"(?: *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})|(?P<count>{_NUMBER})it)"
-    rf" \[[\d:]+(?:<(?P<eta>[\d:]+|\?))?(?:, *(?P<rate>{_NUMBER}|\?)(?P<unit>[^\],]*))?"
+    rf"^(?:(.*?): )?(?: *\d+%\|.*\| *{_NUMBER}/{_NUMBER}|{_NUMBER}it) \[(\d[\d:]+.*)\]"
 )
 
 
 def tqdm(line: str) -> Bar | None:
     """Parse a line in tqdm's default format (tqdm 4); None for other lines. A bar of unknown length
-    has no total.
-
-    tqdm's rate is a moving average, which a slow first item (one that compiles) distorts for
-    long, so the rate of the first items is omitted."""
+    has no total. Its times and its rate stay in tqdm's words."""
     match = _TQDM.match(line)
     if match is None:
         return None
-    if match["count"]:
-        return Bar(match["label"] or "", int(_si(match["count"])), None, None)
-    rate = None if match["rate"] in (None, "?") else _si(match["rate"])
-    if rate and match["unit"].startswith("s/"):
-        rate = 1 / rate
-    eta = None if match["eta"] in (None, "?") else _seconds(match["eta"])
-    done, total = _si(match["done"]), _si(match["total"])
-    if done < min(total, _RATE_AFTER):
-        rate = eta = None
-    return Bar(match["label"] or "", done, total, rate, eta)
+    label, done, total, count, note = match.groups("")
+    return Bar(label, _si(done or count), _si(total) if total else None, note=note)
 
 
 def _si(text: str) -> float:
     """Parse `1.5k` as 1500."""
     return float(text.rstrip("kMGTP")) * 1000.0 ** (1 + "kMGTP".find(text[-1]))
-
-
-def _seconds(clock: str) -> float:
-    """Parse `1:02:03` into seconds."""
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(part or 0)
-    return float(seconds)
 
 
 def bar(loop: Loop) -> Bar:

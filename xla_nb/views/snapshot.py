@@ -27,8 +27,8 @@ UNDER_WAY: frozenset[Phase] = frozenset(
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
     All except `done` are None when unknown. `on`: the ranks in the loop, if others are not in it.
-    `least`: the rank died and may have done more than it reported. `number`: index, from 1, among
-    the rank's loops with this label."""
+    `note`: times and rate of a tqdm bar. `number`: index, from 1, among the rank's loops with this
+    label."""
 
     label: str
     done: float
@@ -36,7 +36,7 @@ class Bar:
     rate: float | None = None
     eta: float | None = None
     on: str = ""
-    least: bool = False
+    note: str = ""
     number: int = 1
 
 

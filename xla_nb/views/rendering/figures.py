@@ -153,7 +153,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
     )
     image = (
         f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'alt="{escape(_description(figure, shape))}" '
+        f'alt="Chart. {escape(facts.cut(figure["summary"], 200))}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
@@ -165,14 +165,6 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         div(axis_style, *labels),
         div("flex:1;min-width:0", image, div(steps_style, *ends[: 1 if is_one_step else 2])),
     )
-
-
-def _description(figure: Mapping[str, Any], shape: chart.Frame) -> str:
-    """Describe the chart in words, for screen readers."""
-    low, *_, high = facts.labels(shape.ticks)
-    left, right = facts.figure(shape.left), facts.figure(shape.right)
-    steps = f"over steps {left} to {right}" if shape.left < shape.right else f"at step {left}"
-    return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} {steps}."
 
 
 def _legend(figure: Mapping[str, Any]) -> str:
