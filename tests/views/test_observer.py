@@ -213,14 +213,6 @@ def test_lost_host_is_shown_by_its_ranks_and_by_the_run(run, observer):
     assert observer.snapshot().lost == {"b": "its node died"}
 
 
-def test_cpu_use_is_measured_between_two_samples(run, observer):
-    started(run, 0)
-    samples(run, 0, at=20.0, cpu=1.0)
-    assert card(observer, 0).cpu is None
-    samples(run, 0, at=22.0, cpu=4.0)
-    assert card(observer, 0).cpu == 1.5
-
-
 def test_card_has_a_lane_and_a_step_time(run, observer):
     started(run, 0)
     for n in range(9):

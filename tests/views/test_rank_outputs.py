@@ -65,12 +65,12 @@ def test_displays_beyond_limit_are_counted():
     many = [text(str(number)) for number in range(99)]
     found = told(r0=[text("first")], r3=[*many, text("left"), text("out")])
     assert len(found) == 103
-    assert found[-2:] == ["98", "… 2 more displays: run.displays[3]"]
+    assert found[-2:] == ["98", "… 2 more displays: run.displays"]
 
 
 def test_displays_are_bounded_in_bytes():
     large = [text("x", nbytes=7_000_000)] * 3
-    assert told(r0=large) == ["[0]", "x", "x", "… 1 more display: run.displays[0]"]
+    assert told(r0=large) == ["[0]", "x", "x", "… 1 more display: run.displays"]
 
 
 def test_dropped_and_damaged_displays_are_counted():

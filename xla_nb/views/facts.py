@@ -198,16 +198,13 @@ def of_cards(cards: Sequence[Card]) -> list[Fact]:
     """Facts about several ranks: the minimum and maximum of each, or sums of counts. A single rank
     has details of its own."""
     samples = [card.sample for card in cards]
-    (alone,) = cards if len(cards) == 1 else (None,)
     compiled = [sample.compile_seconds for sample in samples]
     known = [
-        Fact("pid", "pid", str(alone.pid or "") if alone else ""),
         Fact("memory", "memory", _range(size, (sample.memory for sample in samples))),
         Fact("device", "on device", _device_memory(samples)),
-        Fact("cpu", "CPU", _range(_percent, (card.cpu for card in cards))),
         Fact("compiles", "compiles", _compiles(samples)),
         # For one rank, this is part of its compiles.
-        Fact("compile-time", "compile time", "" if alone else _counts(took, compiled)),
+        Fact("compile-time", "compile time", "" if len(cards) == 1 else _counts(took, compiled)),
         Fact("steps", "steps", _done(cards, of_loops=True)),
         Fact("steps", "syncs", _done(cards, of_loops=False)),
         Fact("fallbacks", "ran on the CPU", _top(sample.fallbacks for sample in samples)),
@@ -225,10 +222,6 @@ def _range(format_value: Callable[[float], str], values: Iterable[float | None])
 def _counts(format_value: Callable[[float], str], values: Sequence[float]) -> str:
     """The minimum and maximum of counts; empty if all are 0."""
     return _range(format_value, values) if any(values) else ""
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
 
 
 def _device_memory(samples: Sequence[Sample]) -> str:

@@ -309,7 +309,6 @@ class Observer:
             place=place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, bar in open_lines if bar is None]),
-            cpu=None if has_ended or phase == "idle" else track.cpu,
             step=None if idle else track.step,
             waits=track.waits(lane),
             lane=lane,

@@ -15,7 +15,7 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.loop import View, shell, slot
 from xla_nb.views.rendering.style import SANS
 from xla_nb.views.rendering.tags import div, faint
-from xla_nb.wording import listed, ranks, several, spans
+from xla_nb.wording import ranks, several, spans
 
 #: Displays shown of one run, and their bytes.
 _MAX_DISPLAYS, LARGEST = 100, 16_000_000
@@ -29,23 +29,21 @@ class _Note(Display):
 def outputs(shown: Mapping[int, Shown]) -> list[Display]:
     """Build the outputs of a cell; none while nothing is displayed."""
     built: list[Display] = []
-    names: list[str] = []
-    count = size = 0
+    count = size = omitted = 0
     for numbers, alike in _groups(shown):
         has_heading = any(display.result for display in alike.displays[:1])
         built.append(_heading(numbers, [*_gaps(alike), *(_RETURNED if has_heading else ())]))
         for display in alike.displays:
             count, size = count + 1, size + display.nbytes
             if count > _MAX_DISPLAYS or size > LARGEST:
-                names.append(f"run.displays[{numbers[0]}]")
+                omitted += 1
                 continue
             if display.result and not has_heading:
-                has_heading = True
                 built.append(_heading(numbers, _RETURNED))
             built.append(display)
-    if names:
-        note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
-        built.append(_note(escape(note), note))
+    if omitted:
+        note = f"… {several(omitted, 'more display')}: run.displays"
+        built.append(_note(note, note))
     return built
 
 
@@ -187,21 +185,18 @@ class Outputs:
 
 
 class Lines:
-    """Lines of text, such as `[0] <Figure …>`; an update is printed as another line."""
+    """Lines of text, such as `[0] <Figure …>`, of each new display."""
 
     def __init__(self) -> None:
-        self._printed: dict[int, list[Display]] = {}
+        self._printed: dict[int, int] = {}  # displays by rank
 
     def show(self, shown: Mapping[int, Shown]) -> int:
-        for rank in sorted(shown):
-            previous, current = self._printed.get(rank, []), shown[rank].displays
-            for display in current:
-                if not any(display is printed for printed in previous):
-                    self._print(rank, display)
-            self._printed[rank] = list(current)
+        for rank, current in sorted(shown.items()):
+            count = current.dropped + len(current.displays)
+            printed = min(self._printed.get(rank, 0), count)  # less after a clearing
+            self._printed[rank] = count
+            for display in current.displays[max(0, printed - current.dropped) :]:
+                lines = [f"[{rank}] {ansi.plain(line)}" for line in display.text.splitlines()]
+                more = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
+                print(*lines[:_MAX_LINES], *more, sep="\n", flush=True)
         return 0
-
-    def _print(self, rank: int, display: Display) -> None:
-        lines = [f"[{rank}] {ansi.plain(line)}" for line in display.text.splitlines() or [""]]
-        note = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
-        print(*lines[:_MAX_LINES], *note, sep="\n", flush=True)

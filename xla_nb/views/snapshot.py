@@ -69,7 +69,6 @@ class Card:
     detail    in short: the collective it waits in and for which ranks, the call it is blocked
               in, or the loss of its host
     line      the last line it printed, plain text of at most 200 characters
-    cpu       processor time per second in its last seconds; 1.0 is one core
     step      seconds between its last steps; None until some were seen
     waits     share of its lane, from 0 to 1, in which it waited for others; None if that is not
               visible
@@ -87,7 +86,6 @@ class Card:
     place: str = ""
     detail: str = ""
     line: str = ""
-    cpu: float | None = None
     step: float | None = None
     waits: float | None = None
     lane: tuple[Slot, ...] = ()

@@ -36,7 +36,7 @@ from xla_nb.wording import took
 
 _LONGEST = 160  # characters of a rank's activity
 _COLUMNS = ("step", "waits", "memory", "device")  # facts with a column each
-_CHANGING = (*_COLUMNS, "cpu", "steps")  # facts that change at each sample
+_CHANGING = (*_COLUMNS, "steps")  # facts that change at each sample
 _MIN_STEPS = 10  # steps after which their time may be expected
 _MIN_WAITS = 0.005  # share of waiting that is worth a column
 
@@ -248,7 +248,6 @@ def _phase_count(phase: Phase, cards: Sequence[Card]) -> str:
 def detail(card: Card, snapshot: Snapshot) -> str:
     """Render all facts about one rank."""
     sign = PHASES[card.phase]
-    known = [fact for fact in facts.of_card(card) if fact.id != "pid"]  # beside the host
     state = mark(sign.glyph, card.phase, sign.colour)
     machine = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     activity = [place(card.place, _LONGEST)] if card.place else []
@@ -261,7 +260,7 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
     row = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline"
-    return div(row, title, *about) + bars + _facts(known) + last
+    return div(row, title, *about) + bars + _facts(facts.of_card(card)) + last
 
 
 def bar(progress: Bar) -> str:
@@ -306,7 +305,6 @@ def _tile(card: Card, mark: str) -> str:
 _WIDTH, _HEIGHT = 150, 12  # CSS pixels, if there is room
 _SLOT_WIDTH = 5  # units of the drawing per slot
 _MIN_HEIGHT = 2  # pixels of the shortest known time in a slot
-_MIN_SHARE = 0.05  # share of a slot from which an activity is visible
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
@@ -353,18 +351,13 @@ def _outlines(parts: Sequence[float], seconds: float) -> list[str]:
 
 
 def _key(cards: Sequence[Card]) -> str:
-    """Explain the colours that are visible in the strips of these ranks; empty without any."""
-    slots = [slot for card in cards for slot in card.lane]
-    if not slots:
-        return ""
-    shares = ([part / slot.wide for part in slot.parts] for slot in slots)
-    max_shares = map(max, zip(*shares, strict=True))
-    words = (
-        bit("white-space:nowrap", swatch(colour), f" {word}")
-        for (word, colour), part in zip(COLOURS.items(), max_shares, strict=True)
-        if part >= _MIN_SHARE
-    )
-    return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
+    """Explain the colours in the strips of these ranks; empty without any."""
+    words = [
+        bit("white-space:nowrap", swatch(COLOURS[kind]), f" {kind}")
+        for kind, _ in facts.lane([slot for card in cards for slot in card.lane])
+    ]
+    style = "display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px"
+    return div(style, *words) if words else ""
 
 
 # ---------------------------------------------------------------- hosts, if there are several
