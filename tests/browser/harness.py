@@ -178,7 +178,8 @@ class Panel:
         """Wait until all parts of the page are drawn."""
         self.page.wait_for_function(
             "() => { const view = document.querySelector('.xn-panel')?.xnView;"
-            " return !view || view.dirty.size === 0; }"
+            " return !view || view.dirty.size === 0"
+            " && (!view.store.figures.size || view.store.uPlot !== undefined); }"
         )
 
     def held(self) -> int:

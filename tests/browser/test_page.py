@@ -880,16 +880,6 @@ def test_single_point_is_a_dot(opened: Opener, ranks: int) -> None:
 
 
 PICTURES = "[...document.querySelectorAll('.xn-plot canvas')].map(one => one.toDataURL())"
-#: Changes the theme during another redraw of the charts, after the first chart.
-MEANWHILE = """async () => {
-    const view = document.querySelector('.xn-panel').xnView;
-    view.changed('figures');
-    while (view.parts.figures.queue.length !== 2) await new Promise(requestAnimationFrame);
-    document.body.style.background = '#111';
-    view.tick();
-}"""
-
-
 #: Changes the theme while the charts have no size, which happens in JupyterLab.
 HIDDEN = """async () => {
     const view = document.querySelector('.xn-panel').xnView, figures = view.parts.figures.node;
@@ -907,10 +897,9 @@ HIDDEN = """async () => {
     [
         "() => void (document.body.style.background = '#111')",
         "() => document.body.style.setProperty('--jp-ui-font-color1', '#400')",  # still light
-        MEANWHILE,
         HIDDEN,
     ],
-    ids=["dark", "high contrast", "meanwhile", "hidden"],
+    ids=["dark", "high contrast", "hidden"],
 )
 def test_theme_change_redraws_all_charts(panel: Panel, theme: str) -> None:
     panel.tell(series=tuple(one for name in "abc" for one in loss(range(99), name=name)))

@@ -208,16 +208,13 @@ class Store {
 		this.model = model;
 		this.run = String(model.get("run") ?? "");
 		this.receive = (message) => this.take(message);
-		this.lost = () => this.freeze();
 		model.on("msg:custom", this.receive);
-		model.on("comm_live_update", this.lost);
 		this.listen();
 		this.askWhole();
 	}
 
 	close() {
 		this.model.off("msg:custom", this.receive);
-		this.model.off("comm_live_update", this.lost);
 		this.kernel?.iopubMessage?.disconnect(this.hear, this);
 		this.kernel?.disposed?.disconnect(this.part, this);
 		for (const { timer } of this.requests.values()) clearTimeout(timer);
@@ -236,7 +233,7 @@ class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
-	/** Listens to the kernel's connection too, because a failing widget manager does not report a restart. */
+	/** Listens to the kernel's connection, because a failing widget manager does not report a restart. */
 	listen() {
 		try {
 			this.kernel = this.model.widget_manager.kernel;
@@ -514,25 +511,19 @@ function renew(found, wanted) {
 	become(found, wanted);
 }
 
-/** Adds what only a page can do: links to lines of the notebook, selectable ranks, running times. */
+/** Adds what only a page can do: links to lines of the notebook, running times. */
 function prepare(fragment, view) {
 	const linked = view.root.closest(".jp-Notebook");
 	for (const node of linked ? fragment.querySelectorAll("[data-cell]") : []) {
 		node.setAttribute("role", "link");
 		node.tabIndex = node.closest("[data-rank]") ? -1 : 0;
 	}
-	for (const node of fragment.querySelectorAll("[data-rank]")) {
-		node.setAttribute("role", "option");
-		node.tabIndex = -1;
-		node.parentNode.setAttribute("role", "listbox");
-		node.parentNode.setAttribute("aria-label", "Ranks");
-	}
-	for (const image of fragment.querySelectorAll(".xn-lane img")) image.replaceWith(inline(image));
 	for (const node of fragment.querySelectorAll("[data-share]")) {
 		node.setAttribute("role", "progressbar");
 		node.setAttribute("aria-label", node.title);
 		node.setAttribute("aria-valuenow", node.dataset.share);
 	}
+	for (const image of fragment.querySelectorAll(".xn-lane img")) image.replaceWith(inline(image));
 	for (const node of fragment.querySelectorAll("[data-since]")) tick(node, view.store);
 }
 
@@ -800,14 +791,6 @@ const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}
 const WHOLE = SCALE.filter(Number.isInteger); // and for steps
 const isFigure = (y) => typeof y === "number";
 
-/** Returns the points of a line that have no neighbour to connect to. */
-function lone({ data }, series) {
-	const ys = data[series];
-	const own = [...ys.keys()].filter((i) => ys[i] !== undefined); // undefined: only other lines have a point here
-	const none = (i) => !isFigure(ys[own[i]]);
-	return own.filter((at, i) => isFigure(ys[at]) && none(i - 1) && none(i + 1));
-}
-
 /** Returns ticks of a logarithmic axis: powers of ten; on a short axis also numbers between, or evenly spaced ones. */
 function powers(low, high) {
 	const [first, last] = [low, high].map((end) => Math.floor(Math.log10(end)));
@@ -886,7 +869,7 @@ class Chart {
 		};
 		const chosen = this.lines.length > 3; // a rank's line in front of the mean of all
 		const line = ({ name, rank, colour }) => ({
-			...{ stroke: colour, pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
+			...{ stroke: colour, pxAlign: 0, points: { size: 4, width: 0 } },
 			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: rank === null && (chosen || name !== "mean") ? 0.35 : 1 },
 		});
 		const wide = (_, from, to) => {
@@ -950,7 +933,6 @@ class Chart {
 class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
-	queue = []; // charts to draw, one per frame
 
 	constructor(view) {
 		this.view = view;
@@ -967,18 +949,14 @@ class Figures {
 		this.resized.observe(this.grid);
 	}
 
-	/** `asked`: draw all charts, including those drawn in previous frames. */
-	draw(now, asked) {
+	draw() {
 		const { figures, uPlot } = this.view.store;
 		show(this.node, uPlot && figures.size);
-		if (!uPlot) return figures.size > 0; // until it is loaded
-		const keys = [...figures.keys()];
+		if (!uPlot) return; // until it is loaded
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, key));
+		const keys = [...figures.keys()];
 		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
-		if (asked) this.queue = [...new Set([...this.queue, ...keys])];
-		const key = this.queue.shift();
-		if (figures.has(key)) chart(key).draw(figures.get(key));
-		return this.queue.length > 0;
+		for (const [key, one] of figures) chart(key).draw(one);
 	}
 
 	close() {
@@ -1247,7 +1225,7 @@ class Output {
 // --- A view of a run: parts that each have a node and draw the data in the store.
 //
 // Views draw changes in the next frame and only while visible, because a page that draws for each
-// message falls behind. A part's `draw` returns true to be called again in the following frame.
+// message falls behind.
 
 class View {
 	rank = undefined; // the rank whose output is shown; by default all ranks
@@ -1256,7 +1234,7 @@ class View {
 
 	constructor(store, el) {
 		this.store = store;
-		this.dirty = new Map(); // parts to draw, and whether a change since the last drawing requested it
+		this.dirty = new Set(); // parts to draw
 		this.log = false; // whether the axes of charts are logarithmic
 		this.root = h("div.panel", {
 			role: "region",
@@ -1307,7 +1285,7 @@ class View {
 
 	/** Draws these parts in the next frame; a hidden document has no frames. */
 	changed(...parts) {
-		for (const part of parts) this.dirty.set(part, true);
+		for (const part of parts) this.dirty.add(part);
 		this.schedule();
 	}
 
@@ -1319,12 +1297,7 @@ class View {
 		this.frame = 0;
 		if (!this.inSight) return;
 		mark(this.root, "data-new", this.parts.head.isNew || null); // first, because hidden nodes have no width
-		for (const name in this.parts) {
-			const part = this.parts[name];
-			const asked = this.dirty.get(name);
-			if (this.dirty.delete(name) && part.draw(now, asked)) this.dirty.set(name, false);
-		}
-		this.schedule();
+		for (const name in this.parts) if (this.dirty.delete(name)) this.parts[name].draw(now);
 	}
 
 	tick() {

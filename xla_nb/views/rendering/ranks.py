@@ -18,6 +18,7 @@ from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
 from xla_nb.views.rendering.tags import (
+    LISTBOX,
     bit,
     code,
     div,
@@ -279,7 +280,8 @@ def _attributes(card: Card, snapshot: Snapshot) -> str:
     """The attributes of a rank's row or tile, which the page makes selectable."""
     is_marked = card.rank in snapshot.diagnosis.ranks and not snapshot.is_calm
     marked = " data-marked" if is_marked else ""
-    return f' data-rank="{card.rank}" data-phase="{card.phase}"{marked}'
+    about = f'role="option" tabindex="-1" data-rank="{card.rank}" data-phase="{card.phase}"'
+    return f" {about}{marked}"
 
 
 # ---------------------------------------------------------------- tiles
@@ -288,7 +290,7 @@ def _attributes(card: Card, snapshot: Snapshot) -> str:
 def _grid(tiles: Iterable[str]) -> str:
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(46px,1fr));gap:3px"
     style = f"{columns};font-size:12px;line-height:22px;text-align:center"
-    return f'<div class="xn-tiles" style="{style}">{"".join(tiles)}</div>'
+    return f'<div class="xn-tiles"{LISTBOX} style="{style}">{"".join(tiles)}</div>'
 
 
 def _tile(card: Card, mark: str) -> str:
