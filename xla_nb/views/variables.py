@@ -143,7 +143,7 @@ def _html_lines(row: Row) -> Iterator[Sequence[str]]:
     cells[-1] = escaped(row.cells[-1])
     if row.verdict in _SHOWN:  # in the first column, because a narrow page cuts off the last one
         glyph, colour, _ = _SHOWN[row.verdict]
-        cells[0] = f"{chip(glyph, colour)}&nbsp;{cells[0]}"
+        cells[0] = f"{chip(glyph, colour)} {cells[0]}"
     yield cells
     if row.lines:
         below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)

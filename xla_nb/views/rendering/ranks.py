@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from xla_nb.monitor.activity import KINDS, LANE, Slot, joined
+from xla_nb.monitor.activity import KINDS, Slot, joined
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
@@ -155,16 +155,16 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     if not starts:
         return []
     newest, live = max(starts), snapshot.live
-    is_over = snapshot.ok is not None and live is None
-    seconds = newest - min(starts) + width if is_over or live else snapshot.elapsed
-    seconds = seconds if is_over else min(LANE, seconds)
-    is_idle = live is not None and (live.is_idle or snapshot.ok is not None)
-    label = f"last {round(seconds) or 1} s{' before idle' if is_idle else ''}"
+    seconds = newest - min(starts) + width
+    title = f"last {seconds} s"
+    if snapshot.ok is not None and live is None:
+        title = "whole run"
+    elif live is not None and (live.is_idle or snapshot.ok is not None):
+        title += " before idle"
 
     def strip(card: Card) -> str:
         return _strip(lanes[card.rank], newest, max(10, math.ceil(seconds / width)))
 
-    title = "whole run" if is_over else label
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
