@@ -189,7 +189,7 @@ def over_ranks(lines: Mapping[int, chart.Line]) -> list[Spread]:
     """Combine the finite values of the ranks that have one, step by step.
 
     Where this set of ranks changes, the mean has a gap, because a mean over other ranks is not
-    comparable. It ends before isolated last points of ranks that are ahead."""
+    comparable. It ends before isolated last points of some ranks, which are ahead."""
     values = {
         rank: {point[0]: point[1] for point in line if chart.drawable(point)}
         for rank, line in lines.items()
@@ -205,7 +205,8 @@ def over_ranks(lines: Mapping[int, chart.Line]) -> list[Spread]:
             mean = math.fsum(ys) / len(ys)
             pieces[-1][1].append(Spread(step, mean, max(ys), min(ys), len(ys)))
     pieces = [piece for piece in pieces if piece[0]]
-    while len(pieces) > 1 and len(pieces[-1][1]) == 1 and pieces[-1][0] < pieces[-2][0]:
+    most = max((len(ranks) for ranks, _ in pieces), default=0)
+    while pieces and len(pieces[-1][1]) == 1 and len(pieces[-1][0]) < most:
         pieces.pop()
     spread: list[Spread] = []
     for _, points in pieces:
