@@ -529,6 +529,13 @@ def test_numbers_in_sentence_stay_for_a_moment():
     assert [sentence.split()[8] for sentence in told] == ["40", "40", "40", "43", "43"]
 
 
+def test_another_problem_is_shown_at_once():
+    diagnoser = Diagnoser()
+    told = [diagnoser.look(*at(100.0, card(0), paces=AGAIN)).sentence]
+    told.append(diagnoser.look(*at(100.5, card(0), paces={0: loading(20.0)})).sentence)
+    assert [one.split()[0] for one in told] == ["Each", "Waiting"]
+
+
 def test_finished_wait_is_no_longer_shown():
     diagnoser = Diagnoser()
     assert "been waiting" in diagnoser.look(*at(100.0, waiting(0, 9.0, (1,)), card(1))).sentence

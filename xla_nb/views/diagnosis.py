@@ -24,7 +24,7 @@ from xla_nb.wording import lasting, ranks, several, took
 Paces = Mapping[int, Window | None]
 
 _MIN_AGE = 1.0  # age of a hang report in seconds from which the age is shown
-_KEEP = 3.0  # seconds for which a sentence about steps stays unchanged
+_KEEP = 3.0  # seconds for which a sentence about steps stays unchanged, unless another one holds
 
 
 class Diagnoser:
@@ -38,12 +38,17 @@ class Diagnoser:
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """Diagnose a newer snapshot."""
         running = [card.rank for card in _running(snapshot)]
-        is_fresh = running == self._running and 0 <= snapshot.now - self._found_at < _KEEP
-        if self._recent is None or not is_fresh:
-            self._recent = _diagnose_steps(snapshot, paces)
-            self._running, self._found_at = running, snapshot.now
+        new = _diagnose_steps(snapshot, paces)
+        is_recent = running == self._running and 0 <= snapshot.now - self._found_at < _KEEP
+        if not is_recent or self._recent is None or (new and _shape(new) != _shape(self._recent)):
+            self._recent, self._running, self._found_at = new, running, snapshot.now
         fallback = Diagnosis(snapshot.headline)
         return _diagnose_end(snapshot) or _diagnose_now(snapshot) or self._recent or fallback
+
+
+def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
+    """A diagnosis without its numbers, for comparison."""
+    return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.ranks
 
 
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
