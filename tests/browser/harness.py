@@ -61,11 +61,11 @@ def lane(*seconds: Sequence[float], end: int | None = None) -> tuple[Slot, ...]:
 
 
 def block(
-    rank: int | None, *lines: str, stream: Stream = "out", start: int = 0, skipped: int = 0
+    rank: int | None, *lines: str, stream: Stream = "out", skipped: int = 0
 ) -> dict[str, Any]:
     """Lines of one stream, as in a news message."""
     clean = [ansi.clean(line) for line in lines]
-    return lines_message(Lines(rank, stream, LineBlock(start, skipped, clean)))
+    return lines_message(Lines(rank, stream, LineBlock(skipped, clean, ())))
 
 
 #: The parts of a message that the kernel does not draw.
@@ -178,7 +178,8 @@ class Panel:
         """Wait until all parts of the page are drawn."""
         self.page.wait_for_function(
             "() => { const view = document.querySelector('.xn-panel')?.xnView;"
-            " return !view || view.dirty.size === 0; }"
+            " return !view || view.dirty.size === 0"
+            " && (!view.store.figures.size || view.store.uPlot !== undefined); }"
         )
 
     def held(self) -> int:

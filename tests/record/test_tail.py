@@ -161,14 +161,14 @@ def test_moving_up_past_the_first_line_is_harmless(tail):
 
 def test_look_returns_the_last_lines_and_counts_the_others(tail):
     tail.add(b"zero\none\ntwo\nth")
-    assert tail.look(2) == LineBlock(5, 1, ["one", "two"], [9, 13])
+    assert tail.look(2) == LineBlock(1, ["one", "two"], [9, 13])
     assert tail.look(2) is None
     assert tail.count == 3
 
 
 def test_look_with_limit_zero_counts_lines(tail):
     tail.add(b"zero\none\n")
-    assert tail.look(0) == LineBlock(9, 2, [], [])
+    assert tail.look(0) == LineBlock(2, [], [])
 
 
 # ---------------------------------------------------------------- ends of a file
@@ -252,20 +252,20 @@ def test_bars_redrawn_by_cursor_movement_end_where_they_were_last_drawn(tmp_path
 def test_before_returns_the_lines_that_end_at_an_offset(tmp_path):
     path = numbered(tmp_path / "log", 5)
     earlier = before(path, 3 * 9, 2)
-    assert earlier == LineBlock(start=9, skipped=0, lines=["line 001", "line 002"])
-    assert before(path, earlier.start, 2) == LineBlock(0, 0, ["line 000"])
+    assert earlier == LineBlock(0, ["line 001", "line 002"], [18, 27])
+    assert before(path, 9, 2) == LineBlock(0, ["line 000"], [9])
 
 
 def test_no_lines_precede_the_start_of_a_file(tmp_path):
-    assert before(numbered(tmp_path / "log", 5), 0, 2) == LineBlock(0, 0, [])
+    assert before(numbered(tmp_path / "log", 5), 0, 2) == LineBlock(0, [], [])
 
 
 def test_offset_beyond_the_end_returns_the_last_lines(tmp_path):
     path = numbered(tmp_path / "log", 5)
     assert before(path, 2**53 - 1, 2) == before(path, 5 * 9, 2)
-    assert before(tmp_path / "none", 2**53 - 1, 2) == LineBlock(0, 0, [])
+    assert before(tmp_path / "none", 2**53 - 1, 2) == LineBlock(0, [], [])
     (tmp_path / "empty").touch()
-    assert before(tmp_path / "empty", 2**53 - 1, 2) == LineBlock(0, 0, [])
+    assert before(tmp_path / "empty", 2**53 - 1, 2) == LineBlock(0, [], [])
 
 
 def test_reading_a_big_file_backwards_returns_every_line_once(tmp_path, small):
@@ -274,7 +274,7 @@ def test_reading_a_big_file_backwards_returns_every_line_once(tmp_path, small):
     while offset:
         earlier = before(path, offset, 3)
         lines = earlier.lines + lines
-        offset = earlier.start
+        offset = earlier.ends[0] - len(earlier.lines[0]) - 1
     assert lines == [f"line {number:03d}" for number in range(50)]
 
 
@@ -289,10 +289,10 @@ def test_aligned_tails_are_read_up_to_the_same_moment(tmp_path):
     write("before\n")
     out.align(err)
     write("after\n")
-    assert out.look(9) == err.look(9) == LineBlock(0, 0, ["before"], [7])
+    assert out.look(9) == err.look(9) == LineBlock(0, ["before"], [7])
     assert out.look(9) is None
     out.align(err)
-    assert out.look(9) == err.look(9) == LineBlock(7, 0, ["after"], [13])
+    assert out.look(9) == err.look(9) == LineBlock(0, ["after"], [13])
 
 
 def test_tails_that_keep_growing_can_be_aligned(tmp_path, monkeypatch):

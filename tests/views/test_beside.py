@@ -101,7 +101,7 @@ def test_displaying_a_run_includes_displays_of_its_ranks(notebook):
     assert told(shown) == ["[0]", "'of 0'", "[1]", "'of 1'"]
 
 
-def test_background_run_shows_displays_in_its_own_cell(notebook, tmp_path):
+def test_background_run_counts_displays_in_its_own_cell(notebook, tmp_path):
     gate = repr(str(tmp_path / "gate"))
     cell = (
         "%%xla_spawn -n 2 --bg --view panel -o behind\nimport os, time\ndef f(rank):\n"
@@ -115,7 +115,7 @@ def test_background_run_shows_displays_in_its_own_cell(notebook, tmp_path):
         for m in [*first.messages, *shown.messages]
         if m["msg_type"] == "update_display_data"
     }
-    assert updates[ids[-1]] == "[0]\n'of 0'\n[1]\n'of 1'"
+    assert updates[ids[-1]] == "2 displays of ranks: show the run, or see run.displays"
     assert not [one for one in map(is_display, shown.messages) if one]
 
 

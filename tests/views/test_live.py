@@ -197,11 +197,11 @@ def test_restarted_steps_of_a_cell_continue_those_of_earlier_cells(group, observ
     group.reports(2, 0, 0, 1)
     group.reports(2, 1, 0, 1)
     observer.sample()
-    points = observer.figures["loss"][0].points
+    points = observer.figures["loss"].series("loss").lines[0]
     assert points == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
     group.reports(2, 0, 2)
     observer.sample()
-    assert observer.figures["loss"][0].points[-1][0] == 5
+    assert observer.figures["loss"].series("loss").lines[0][-1][0] == 5
 
 
 def test_continued_steps_of_a_cell_are_unchanged(group, observer):
@@ -210,7 +210,7 @@ def test_continued_steps_of_a_cell_are_unchanged(group, observer):
     group.begins(2)
     group.reports(2, 0, 10, 11)
     observer.sample()
-    assert [x for x, _ in observer.figures["loss"][0].points] == [0, 1, 2, 10, 11]
+    assert [x for x, _ in observer.figures["loss"].series("loss").lines[0]] == [0, 1, 2, 10, 11]
 
 
 # ---------------------------------------------------------------- saved

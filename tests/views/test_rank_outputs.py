@@ -32,7 +32,7 @@ def told(**ranks):
 
 def test_ranks_without_displays_have_no_output():
     assert rank_outputs.outputs(shown(r0=[], r1=[])) == []
-    assert rank_outputs.alone(shown(r0=[])) == []
+    assert rank_outputs.counted(shown(r0=[])) == []
 
 
 def test_each_display_is_an_output_below_its_rank():
@@ -65,12 +65,12 @@ def test_displays_beyond_limit_are_counted():
     many = [text(str(number)) for number in range(99)]
     found = told(r0=[text("first")], r3=[*many, text("left"), text("out")])
     assert len(found) == 103
-    assert found[-2:] == ["98", "… 2 more displays: run.displays[3]"]
+    assert found[-2:] == ["98", "… 2 more displays: run.displays"]
 
 
 def test_displays_are_bounded_in_bytes():
     large = [text("x", nbytes=7_000_000)] * 3
-    assert told(r0=large) == ["[0]", "x", "x", "… 1 more display: run.displays[0]"]
+    assert told(r0=large) == ["[0]", "x", "x", "… 1 more display: run.displays"]
 
 
 def test_dropped_and_damaged_displays_are_counted():
@@ -79,37 +79,3 @@ def test_dropped_and_damaged_displays_are_counted():
     missing = "12 earlier displays left out: the newest 1 are kept"
     assert head.data["text/plain"] == f"[4] {missing} 1 display cut off or damaged"
     assert missing in head.data["text/html"]
-
-
-# ---------------------------------------------------------------- single output
-
-
-def alone(**ranks):
-    (one,) = rank_outputs.alone(shown(**ranks))
-    return one.data["text/html"], one.data["text/plain"]
-
-
-def test_single_output_shows_images_and_all_else_as_text():
-    drawn, plain = alone(r0=[markdown("**m**"), figure()], r1=[text("<b>&\x1b[31mred")])
-    assert "&lt;Markdown&gt;" in drawn
-    assert f'<img alt="&lt;Figure&gt;" src="data:image/png;base64,{PNG}">' in drawn
-    assert "&lt;b&gt;&amp;red" in drawn
-    assert plain == "[0]\n<Markdown>\n<Figure>\n[1]\n<b>&red"
-
-
-def test_single_output_shows_svg_as_image():
-    drawn, _ = alone(r0=[Display({"image/svg+xml": "<svg/>"})])
-    assert f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}" in drawn
-
-
-def test_single_output_escapes_invalid_image_data():
-    drawn, _ = alone(r0=[figure('"><!--')])
-    assert "<!--" not in drawn
-
-
-def test_single_output_is_bounded():
-    large = [Display({"image/png": letter * 3000}, nbytes=9_000_000) for letter in "AB"]
-    drawn, _ = alone(r0=large)
-    assert "AAA" in drawn
-    assert "BBB" not in drawn
-    assert "1 more display: run.displays[0]" in drawn

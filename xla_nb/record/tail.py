@@ -82,13 +82,12 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Consecutive lines, after `skipped` omitted ones; `start` is the byte offset of the first line
-    in the file, `ends` are the offsets at which the lines end."""
+    """Consecutive lines, after `skipped` omitted ones, and the byte offsets in the file at which
+    they end."""
 
-    start: int
     skipped: int
     lines: list[str]
-    ends: Sequence[int] = ()
+    ends: Sequence[int]
 
 
 class Tail:
@@ -121,7 +120,7 @@ class Tail:
         skipped, lines = block
         start = self.end - sum(len(line) + 1 for line in lines)
         ends = [*itertools.accumulate((len(line) + 1 for line in lines), initial=start)][1:]
-        return LineBlock(max(0, start), skipped, [shown(line) for line in lines], ends)
+        return LineBlock(skipped, [shown(line) for line in lines], ends)
 
     @property
     def size(self) -> int:
@@ -295,17 +294,18 @@ class SwitchLog:
         return [bisect.bisect_left(self._switches, at, key=size) for at in offsets]
 
 
-def before(path: Path, end: int, count: int) -> LineBlock:
-    """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
-    lines = _lines_before(path, end)
+def before(path: Path, end: int, count: int, most: int | None = None) -> LineBlock:
+    """Up to `count` lines that end before the byte offset `end`, or at the end of the file, within
+    `most` bytes (default: a quarter of a megabyte). How many precede them is unknown."""
+    lines = _lines_before(path, end, most)
     del lines[: max(0, len(lines) - count)]
-    return LineBlock(lines[0].start if lines else 0, 0, [shown(line.text) for line in lines])
+    return LineBlock(0, [shown(line.text) for line in lines], [line.end for line in lines])
 
 
-def _lines_before(path: Path, end: int) -> list[_Line]:
-    """The lines before an offset, as far as a block has them."""
+def _lines_before(path: Path, end: int, most: int | None = None) -> list[_Line]:
+    """The lines before an offset, as far as `most` bytes have them."""
     end = min(end, path.stat().st_size) if path.exists() else 0
-    origin = max(0, end - _BLOCK)
+    origin = max(0, end - (most or _BLOCK))
     lines = _lines(private.part(path, origin, end - origin), origin)
     return lines[1:] if origin and lines[1:] else lines  # the first is part of a line
 

@@ -24,8 +24,7 @@ from xla_nb.wording import lasting, ranks, several, took
 Paces = Mapping[int, Window | None]
 
 _MIN_AGE = 1.0  # age of a hang report in seconds from which the age is shown
-_KEEP = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
-_STEADY = 2.0  # seconds for which its numbers stay unchanged
+_KEEP = 3.0  # seconds for which a sentence about steps stays unchanged, unless another one holds
 
 
 class Diagnoser:
@@ -33,35 +32,25 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self._recent: Diagnosis | None = None
-        self._running: list[int] = []  # ranks that were running at the last look
-        self._seen_at = self._worded_at = float("-inf")  # times: last seen, last worded
+        self._running: list[int] = []  # ranks that were running when it was found
+        self._found_at = 0.0
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """Diagnose a newer snapshot."""
-        recent = None if snapshot.ok is not None else _diagnose_steps(snapshot, paces)
         running = [card.rank for card in _running(snapshot)]
-        if running != self._running:  # an outdated sentence will not become true again
-            self._recent, self._running = None, running
-        self._update(recent, snapshot.now)
+        new = _diagnose_steps(snapshot, paces)
+        is_recent = running == self._running and 0 <= snapshot.now - self._found_at < _KEEP
+        if not is_recent or self._recent is None or (new and _shape(new) != _shape(self._recent)):
+            self._recent, self._running, self._found_at = new, running, snapshot.now
         urgent = _diagnose_end(snapshot) or _diagnose_now(snapshot)
         if urgent is not None:
             self._recent = None  # it would return later with old numbers
         return urgent or self._recent or Diagnosis(snapshot.headline)
 
-    def _update(self, new: Diagnosis | None, now: float) -> None:
-        if new is None:
-            if not 0 <= now - self._seen_at < _KEEP:
-                self._recent = None
-            return
-        self._seen_at = now
-        is_similar = self._recent is not None and _shape(self._recent) == _shape(new)
-        if not is_similar or not 0 <= now - self._worded_at < _STEADY:
-            self._recent, self._worded_at = new, now
-
 
 def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
     """A diagnosis without its numbers, for comparison."""
-    return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.level, diagnosis.ranks
+    return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.ranks
 
 
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
@@ -98,9 +87,7 @@ def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
     running_paces = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    is_one = snapshot.unit == "device"  # one process, with a card for each device
-    alive = len(running_paces if is_one else _alive(snapshot))
-    total = len(running_paces if is_one else snapshot.cards)
+    alive, total = len(_alive(snapshot)), len(snapshot.cards)
     conclusion = conclusions.lately(snapshot.cell, running_paces, alive, total)
     if conclusion is None:
         return None
@@ -137,7 +124,7 @@ def _headline_of_stop(snapshot: Snapshot) -> str:
         verb = "is" if len(alive) == 1 else "are"
         return f"{headline}; {ranks(card.rank for card in alive)} {verb} alive"
     activity = "waiting" if all(card.phase == "waiting" for card in alive) else "running"
-    return f"{headline}; {several(len(alive), snapshot.unit)} still {activity}"
+    return f"{headline}; {several(len(alive), 'rank')} still {activity}"
 
 
 def _first_failed(snapshot: Snapshot) -> tuple[int, ...]:

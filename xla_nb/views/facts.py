@@ -162,18 +162,12 @@ def figure(number: float, digits: int = 4) -> str:
         return f"{int(number):,}"
     if size < 1000:
         return f"{number:.{digits}g}"
-    return f"{number:,.{max(0, digits - 1 - _power(number))}f}"
-
-
-def _power(number: float) -> int:
-    """The power of ten of a number in scientific notation."""
-    return math.floor(math.log10(abs(number)) + 1e-9)
+    return f"{number:,.{max(0, digits - len(str(int(size))))}f}"
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """Format the ticks of an axis, with enough digits to distinguish neighbours."""
-    step = _power(ticks[1] - ticks[0])
-    return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
+    """Format the ticks of an axis."""
+    return told_apart(ticks, figure, 4)
 
 
 def told_apart(numbers: Sequence[_T], describe: Callable[[_T, int], str], digits: int) -> list[str]:
@@ -204,16 +198,13 @@ def of_cards(cards: Sequence[Card]) -> list[Fact]:
     """Facts about several ranks: the minimum and maximum of each, or sums of counts. A single rank
     has details of its own."""
     samples = [card.sample for card in cards]
-    (alone,) = cards if len(cards) == 1 else (None,)
     compiled = [sample.compile_seconds for sample in samples]
     known = [
-        Fact("pid", "pid", str(alone.pid or "") if alone else ""),
         Fact("memory", "memory", _range(size, (sample.memory for sample in samples))),
         Fact("device", "on device", _device_memory(samples)),
-        Fact("cpu", "CPU", _range(_percent, (card.cpu for card in cards))),
         Fact("compiles", "compiles", _compiles(samples)),
         # For one rank, this is part of its compiles.
-        Fact("compile-time", "compile time", "" if alone else _counts(took, compiled)),
+        Fact("compile-time", "compile time", "" if len(cards) == 1 else _counts(took, compiled)),
         Fact("steps", "steps", _done(cards, of_loops=True)),
         Fact("steps", "syncs", _done(cards, of_loops=False)),
         Fact("fallbacks", "ran on the CPU", _top(sample.fallbacks for sample in samples)),
@@ -233,10 +224,6 @@ def _counts(format_value: Callable[[float], str], values: Sequence[float]) -> st
     return _range(format_value, values) if any(values) else ""
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
 def _device_memory(samples: Sequence[Sample]) -> str:
     used = _range(size, (sample.device_used for sample in samples))
     limit = samples[0].device_limit if used and len(samples) == 1 else None
@@ -250,13 +237,10 @@ def _compiles(samples: Sequence[Sample]) -> str:
 
 
 def _done(cards: Sequence[Card], *, of_loops: bool) -> str:
-    """Count of loop items, or of step markers. A rank that died cannot report what it did after
-    its last sample, so its count is a lower bound."""
-    samples = [(card.sample, card.phase == "died") for card in cards]
+    """Count of loop items, or of step markers."""
+    samples = [card.sample for card in cards]
     # How a rank without any steps counts them is not known yet.
-    counted = [(s.done, died) for s, died in samples if s.loops_step is of_loops or not s.done]
-    done = _counts(figure, [count for count, _ in counted])
-    return f"≥ {done}" if done and min(counted)[1] else done
+    return _counts(figure, [s.done for s in samples if s.loops_step is of_loops or not s.done])
 
 
 def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
@@ -312,7 +296,7 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
 def bar_in_short(bar: Bar) -> str:
     """`steps: 62 % · 620 of 1,000 · 12.3/s · 31 s to go`."""
     on = f" on {bar.on}" if bar.on else ""
-    done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
+    done = f"at least {figure(bar.done)}" if bar.least and bar.done else figure(bar.done)
     parts = [f"{done} done{on}"]
     if bar.total:
         parts = [share(bar), f"{done} of {figure(bar.total)}{on}"]
@@ -320,12 +304,13 @@ def bar_in_short(bar: Bar) -> str:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:
         parts.append(f"{lasting(bar.eta + 0.5)} to go")
+    parts += [cut(bar.note, 80)] if bar.note else []
     return f"{cut(bar.label or 'progress', 80)}: {' · '.join(parts)}"
 
 
 def share(bar: Bar) -> str:
-    """`62 %`; `≥ 62 %` for a rank that died."""
-    return f"{'≥ ' if bar.least else ''}{100 * portion(bar):.0f} %"
+    """`62 %`."""
+    return f"{100 * portion(bar):.0f} %"
 
 
 def portion(bar: Bar) -> float:

@@ -5,11 +5,13 @@ Each read is bounded, no matter how much the ranks print or report.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
@@ -41,6 +43,8 @@ from xla_nb.views.snapshot import (
 _POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
 _EXCERPT_LINES, _MIN_EXCERPT_LINES = 1200, 3
+#: Lines and bytes of each stream of a rank that are read again at once.
+_LAST_LINES, _LAST_BYTES = 5000, 1 << 20
 _LONGEST_LAST_LINE = 200  # characters of a card's last line
 _OMITTED = "Charts omit the figures of {}, whose files no longer exist."
 _LONGEST_NOTE = 200  # characters of the note about a past hang: the record has the rest
@@ -58,34 +62,39 @@ class Lines:
 # ---------------------------------------------------------------- figures
 
 
-@dataclass
-class Line:
-    """One rank's points (x, y) of one figure. Above `limit` points, every other one is dropped.
-    `odd`: the steps where it first and last became non-finite, each with the new kind of value."""
+class Figure:
+    """The points (step, value) of one figure by rank. If a rank has more than `limit`, every rank
+    keeps the first of each stretch of steps, so that all have points at the same steps, and its
+    newest one."""
 
-    limit: int
-    points: list[tuple[float, float]] = field(default_factory=list)
-    last: tuple[float, float] | None = None
-    odd: tuple[tuple[float, str], ...] = ()
-    stride: int = 1
-    _count: int = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stretch = 0.0  # a power of two; 0: all points are kept
+        self._points: dict[int, list[tuple[float, float]]] = {}
+        self._odd: dict[int, tuple[tuple[float, str], ...]] = {}  # as in Series
 
-    def add(self, x: float, y: float) -> None:
-        kind, previous = wording.odd(y), wording.odd(self.last[1]) if self.last else ""
+    def add(self, rank: int, step: float, value: float) -> None:
+        points = self._points.setdefault(rank, [])
+        kind, previous = wording.odd(value), wording.odd(points[-1][1]) if points else ""
         if kind not in ("", previous):
-            self.odd = *self.odd[:1], (x, kind)
-        self.last = x, y
-        if self._count % self.stride == 0:
-            self.points.append(self.last)
-        self._count += 1
-        if len(self.points) > self.limit:
-            del self.points[1::2]
-            self.stride *= 2
+            self._odd[rank] = *self._odd.get(rank, ())[:1], (step, kind)
+        if points and (points[-1][0] == step or self._firsts(points[-2:]) == points[-2:-1]):
+            points.pop()
+        points.append((step, value))
+        while len(points) > self._limit:
+            self._stretch = 2 * self._stretch or 2.0**-60
+            for other in self._points.values():
+                firsts = self._firsts(other)
+                other[:] = firsts if firsts[-1] is other[-1] else [*firsts, other[-1]]
 
-    def whole(self) -> list[tuple[float, float]]:
-        """The points, always including the newest."""
-        last = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
-        return [*self.points, *last]
+    def _firsts(self, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        stretches = [step // self._stretch if self._stretch else step for step, _ in points]
+        pairs = zip(points, [None, *stretches], stretches, strict=False)
+        return [point for point, before, stretch in pairs if stretch != before]
+
+    def series(self, name: str) -> Series:
+        lines = {rank: [*self._points[rank]] for rank in sorted(self._points)}
+        return Series(name, lines, dict(self._odd))
 
 
 # ---------------------------------------------------------------- the observer
@@ -97,11 +106,10 @@ class Observer:
     def __init__(self, run: RecordedRun, *, notes: bool = False) -> None:
         self.run = run
         self._arrivals = run.arrivals if notes else None
-        self.figures: dict[str, dict[int, Line]] = {}
+        self.figures: dict[str, Figure] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._switches: dict[int | None, SwitchLog] = {}
         self._last_lines: dict[int, str] = {}
-        self._bars: dict[tuple[int, str], Bar] = {}  # drawn by tqdm, by rank and label
         self._labels: dict[str, None] = {}  # of bars, in the order in which they started
         self._rows = RowsOfRun(run.state, run.record)
         self._first_second = 0  # first second shown in lanes
@@ -150,6 +158,23 @@ class Observer:
                 output.append(Lines(rank, stream, replace(earlier, skipped=skipped, lines=clean)))
         return output
 
+    def last_lines(self, rank: int) -> list[tuple[Stream, str]]:
+        """Return the newest lines of a rank that `read` has returned, up to _LAST_LINES and
+        _LAST_BYTES of each stream, in the order of writing."""
+        lines = list[tuple[int, Stream, str]]()
+        for stream in STREAMS:
+            tail = self._tail(rank, stream)
+            block = before(tail.path, tail.end, _LAST_LINES, _LAST_BYTES)
+            switches = self._switches_before(rank, stream, block.ends)
+            lines += [*zip(switches, itertools.repeat(stream), map(ansi.clean, block.lines))]
+        return [(stream, line) for _, stream, line in sorted(lines, key=itemgetter(0))]
+
+    def _switches_before(self, rank: int | None, stream: Stream, ends: Sequence[int]) -> list[int]:
+        """The number of switches to the other stream and back before lines that end there."""
+        if rank not in self._switches:
+            self._switches[rank] = SwitchLog(self.run.record.of_rank(rank, "switches"))
+        return self._switches[rank].before(STREAMS.index(stream), ends)
+
     def _read_block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
         merged: LineBlock | None = None
@@ -163,7 +188,7 @@ class Observer:
         clean = [ansi.clean(line) for line in merged.lines]
         if rank is not None and clean:
             self._last_lines[rank] = clean[-1]
-        return LineBlock(merged.start, merged.skipped, clean)
+        return replace(merged, lines=clean)
 
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
         key = rank, stream
@@ -176,39 +201,30 @@ class Observer:
         for rank in list(self.run.state.ranks):
             self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
         for rank, name, step, value in self._rows.new():
-            self._figure_line(name, rank).add(step, value)
-
-    def _figure_line(self, name: str, rank: int) -> Line:
-        lines = self.figures.setdefault(name, {})
-        if rank not in lines:
-            share = _POINTS // max(1, len(self.run.state.ranks))
-            lines[rank] = Line(limit=min(_MAX_POINTS, max(_MIN_POINTS, share)))
-        return lines[rank]
+            if name not in self.figures:
+                share = _POINTS // max(1, len(self.run.state.ranks))
+                self.figures[name] = Figure(min(_MAX_POINTS, max(_MIN_POINTS, share)))
+            self.figures[name].add(rank, step, value)
 
     # ---------------------------------------------------------- showing
 
     def snapshot(self) -> Snapshot:
         """The run as it is now, without output."""
         state, tracks = self.run.state, self.run.tracks
-        ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         with tracks.lock:
             last_seconds = [track.lane[-1].second for track in tracks.values() if track.lane]
             self._first_second = max(last_seconds, default=0) - LANE + 1
-            rank_cards = [self.card(rank) for rank in ranks]
+            cards = tuple(self.card(state.ranks[rank]) for rank in sorted(state.ranks))
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free_memory()
-        self._labels |= dict.fromkeys(card.bars[0].label for card in rank_cards if card.bars)
-        run_bar = _bar_of_run(rank_cards, [*self._labels])
-        drives_devices = any(rank.devices for rank in ranks)
+        self._labels |= dict.fromkeys(card.bars[0].label for card in cards if card.bars)
         gone = self._rows.gone
         omissions = (_OMITTED.format(wording.several(gone, "earlier cell")),) if gone else ()
-        pairs = zip(ranks, rank_cards, strict=True)
-        cards = tuple(card for rank, rank_card in pairs for card in _per_device(rank, rank_card))
         snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
             headline=ansi.plain(
-                sentences.headline(state, {card.rank: card.phase for card in rank_cards})
+                sentences.headline(state, {card.rank: card.phase for card in cards})
             ),
             record=str(self.run.record.path),
             now=time.time(),
@@ -222,12 +238,11 @@ class Observer:
             stopping=state.stopping,
             hang=state.current_hang,
             notices=(*_notices(self.run), *map(ansi.plain, self._rows.damage.values()), *omissions),
-            bar=run_bar,
+            bar=_bar_of_run(cards, [*self._labels]),
             free=free,
-            unit="device" if drives_devices else "rank",
             cards=cards,
             troubles=sentences.troubles(state),
-            series=tuple(map(self._series, self.figures)),
+            series=tuple(figure.series(name) for name, figure in self.figures.items()),
             live=_live(state),
             returned=sentences.returned(state),
         )
@@ -243,8 +258,6 @@ class Observer:
 
     def _excerpt(self, rank: int | None, stream: Stream, limit: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
-        if rank not in self._switches:
-            self._switches[rank] = SwitchLog(self.run.record.of_rank(rank, "switches"))
         tail = self._tails.get((rank, stream))
         lines = ends(path, limit, limit, tail.count if tail and tail.count else None)
         return Excerpt(
@@ -255,7 +268,7 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
-            tuple(self._switches[rank].before(STREAMS.index(stream), lines.offsets)),
+            tuple(self._switches_before(rank, stream, lines.offsets)),
         )
 
     def card(self, rank: RankState) -> Card:
@@ -290,13 +303,12 @@ class Observer:
             rank=rank.rank,
             phase=phase,
             since=since,
-            device=rank.device,
+            device=", ".join(rank.devices) or rank.device,
             host=rank.host,
             pid=rank.pid,
             place=place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, bar in open_lines if bar is None]),
-            cpu=None if has_ended or phase == "idle" else track.cpu,
             step=None if idle else track.step,
             waits=track.waits(lane),
             lane=lane,
@@ -319,29 +331,15 @@ class Observer:
     ) -> tuple[Bar, ...]:
         """The bars of a rank's loops, then those `drawn` by tqdm, while the rank runs. A finished
         loop is shown until the next bar starts."""
-        has_ended, died = rank.phase in ENDED, rank.phase == "died"
-        tqdm_bars = [self._numbered_bar(rank.rank, one) for one in drawn if not has_ended]
+        has_ended, is_stopping = rank.phase in ENDED, bool(self.run.state.stopping)
+        tqdm_bars = [] if has_ended else [*drawn]
         loops = sample.loops if sample else ()
         bars = [bar(loop) for loop in loops if not (tqdm_bars and loop.finished)] + tqdm_bars
-        if has_ended or self.run.state.stopping:
-            bars = [replace(one, eta=None, least=died) for one in bars]
-        if died or self.run.state.stopping:  # the rate is misleading after a delay or a death
-            bars = [replace(one, rate=None) for one in bars]
+        if has_ended or is_stopping:
+            bars = [replace(one, eta=None, least=rank.phase == "died") for one in bars]
+        if is_stopping or rank.phase == "died":  # the rate is misleading after a delay or a death
+            bars = [replace(one, rate=None, note="") for one in bars]
         return tuple(bars)
-
-    def _numbered_bar(self, rank: int, bar: Bar) -> Bar:
-        """Number a tqdm bar: when its count goes back, it is the next bar with this label."""
-        last = self._bars.get((rank, bar.label), bar)
-        bar = replace(bar, number=last.number + (bar.done < last.done))
-        self._bars[rank, bar.label] = bar
-        return bar
-
-    def _series(self, name: str) -> Series:
-        lines = self.figures[name]
-        points = {rank: line.whole() for rank, line in sorted(lines.items())}
-        odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        thinned = frozenset(rank for rank, line in lines.items() if line.stride > 1)
-        return Series(name, points, odd, thinned)
 
     def _free_memory(self) -> int | None:
         """Free memory in bytes on the host that has the least, from each host's newest sample."""
@@ -365,15 +363,6 @@ class Observer:
 def observe(run: RecordedRun) -> Snapshot:
     """Take a Snapshot of a recorded run as it is now, with its output."""
     return Observer(run).look()
-
-
-def _per_device(rank: RankState, card: Card) -> list[Card]:
-    """Return a rank's card, or one card per device that the rank drives."""
-    if not rank.devices:
-        return [card]
-    # Output and progress belong to the process: repeating them on each card would mislead.
-    device_card = replace(card, line="", bars=())
-    return [replace(device_card, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _phase(
@@ -502,55 +491,32 @@ class RowsOfRun:
         last = self._last_steps.get(name, -math.inf)
         shift = last + 1 - step if step <= last else 0.0
         step += self._shifts.setdefault((number, name), shift)
-        if math.isfinite(step):
-            self._last_steps[name] = max(last, step)
+        self._last_steps[name] = max(last, step)
         return step
 
 
 # ---------------------------------------------------------------- progress bars
 
 
-_RATE_AFTER = 20  # items after which tqdm's rate is shown
-_NUMBER = r"\d+(?:\.\d+)?[kMGTP]?"
+_NUMBER = r"(\d+(?:\.\d+)?[kMGTP]?)"
 _TQDM = re.compile(
-    r"^(?:(?P<label>.*?): )?"
-    rf"(?: *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})|(?P<count>{_NUMBER})it)"
-    rf" \[[\d:]+(?:<(?P<eta>[\d:]+|\?))?(?:, *(?P<rate>{_NUMBER}|\?)(?P<unit>[^\],]*))?"
+    rf"^(?:(.*?): )?(?: *\d+%\|.*\| *{_NUMBER}/{_NUMBER}|{_NUMBER}it) \[(\d[\d:]+.*)\]"
 )
 
 
 def tqdm(line: str) -> Bar | None:
     """Parse a line in tqdm's default format (tqdm 4); None for other lines. A bar of unknown length
-    has no total.
-
-    tqdm's rate is a moving average, which a slow first item (one that compiles) distorts for
-    long, so the rate of the first items is omitted."""
+    has no total. Its times and its rate stay in tqdm's words."""
     match = _TQDM.match(line)
     if match is None:
         return None
-    if match["count"]:
-        return Bar(match["label"] or "", int(_si(match["count"])), None, None)
-    rate = None if match["rate"] in (None, "?") else _si(match["rate"])
-    if rate and match["unit"].startswith("s/"):
-        rate = 1 / rate
-    eta = None if match["eta"] in (None, "?") else _seconds(match["eta"])
-    done, total = _si(match["done"]), _si(match["total"])
-    if done < min(total, _RATE_AFTER):
-        rate = eta = None
-    return Bar(match["label"] or "", done, total, rate, eta)
+    label, done, total, count, note = match.groups("")
+    return Bar(label, _si(done or count), _si(total) if total else None, note=note)
 
 
 def _si(text: str) -> float:
     """Parse `1.5k` as 1500."""
     return float(text.rstrip("kMGTP")) * 1000.0 ** (1 + "kMGTP".find(text[-1]))
-
-
-def _seconds(clock: str) -> float:
-    """Parse `1:02:03` into seconds."""
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(part or 0)
-    return float(seconds)
 
 
 def bar(loop: Loop) -> Bar:
@@ -578,8 +544,7 @@ def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     in_progress = len(by_state[0]) or len(cards)
     if combined is None or len(ranks) == in_progress:
         return combined
-    least = combined.least or (len(ranks) > 1 and combined.done > 0)
-    return replace(combined, on=wording.ranks(ranks), least=least)
+    return replace(combined, on=wording.ranks(ranks), least=combined.least or len(ranks) > 1)
 
 
 def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:

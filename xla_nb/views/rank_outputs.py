@@ -3,7 +3,6 @@ naming the ranks that display the same."""
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +14,12 @@ from xla_nb.record.displays import Display, Reader, Shown
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.loop import View, shell, slot
 from xla_nb.views.rendering.style import SANS
-from xla_nb.views.rendering.tags import div, faint, pre
-from xla_nb.wording import listed, ranks, several, spans
+from xla_nb.views.rendering.tags import div, faint
+from xla_nb.wording import ranks, several, spans
 
-#: Displays shown of one run, and their bytes; characters of one text in a background run's output.
-_MAX_DISPLAYS, LARGEST, _LONGEST_TEXT = 100, 16_000_000, 20_000
+#: Displays shown of one run, and their bytes.
+_MAX_DISPLAYS, LARGEST = 100, 16_000_000
 _RETURNED = ("returned",)  # what follows is the result, not a display
-_IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class _Note(Display):
@@ -31,35 +29,30 @@ class _Note(Display):
 def outputs(shown: Mapping[int, Shown]) -> list[Display]:
     """Build the outputs of a cell; none while nothing is displayed."""
     built: list[Display] = []
-    names: list[str] = []
-    count = size = 0
+    count = size = omitted = 0
     for numbers, alike in _groups(shown):
         has_heading = any(display.result for display in alike.displays[:1])
         built.append(_heading(numbers, [*_gaps(alike), *(_RETURNED if has_heading else ())]))
         for display in alike.displays:
             count, size = count + 1, size + display.nbytes
             if count > _MAX_DISPLAYS or size > LARGEST:
-                names.append(f"run.displays[{numbers[0]}]")
+                omitted += 1
                 continue
             if display.result and not has_heading:
-                has_heading = True
                 built.append(_heading(numbers, _RETURNED))
             built.append(display)
-    if names:
-        note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
-        built.append(_note(escape(note), note))
+    if omitted:
+        note = f"… {several(omitted, 'more display')}: run.displays"
+        built.append(_note(note, note))
     return built
 
 
-def alone(shown: Mapping[int, Shown]) -> list[Display]:
-    """Combine all outputs in one; displays that are not images are shown as text."""
-    parts = outputs(shown)
-    html = "".join(
-        part.data["text/html"] if isinstance(part, _Note) else _image(part) or _text(part)
-        for part in parts
-    )
-    text = "\n".join(ansi.plain(part.text) for part in parts)
-    return [_Note({"text/html": html, "text/plain": text})] if parts else []
+def counted(shown: Mapping[int, Shown]) -> list[Display]:
+    """Build the only output of a background run: how many displays there are."""
+    if count := sum(len(current.displays) for current in shown.values()):
+        note = f"{several(count, 'display')} of ranks: show the run, or see run.displays"
+        return [_note(escape(note), note)]
+    return []
 
 
 def _groups(shown: Mapping[int, Shown]) -> list[tuple[list[int], Shown]]:
@@ -91,20 +84,6 @@ def _heading(numbers: Sequence[int], notes: Sequence[str]) -> _Note:
 
 def _note(html: str, text: str) -> _Note:
     return _Note({"text/html": div(f"{SANS};font-size:13px", html), "text/plain": text})
-
-
-def _image(display: Display) -> str:
-    for kind in _IMAGES:
-        if isinstance(content := display.data.get(kind), str):
-            svg = kind == _IMAGES[0]
-            data = base64.b64encode(content.encode()).decode() if svg else "".join(content.split())
-            alt = escape(ansi.plain(display.text)[:300])
-            return f'<img alt="{alt}" src="data:{kind};base64,{escape(data)}">'
-    return ""
-
-
-def _text(display: Display) -> str:
-    return pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
 
 
 _BEAT = 0.1  # seconds between reads, and the minimum between updates
@@ -185,7 +164,7 @@ class Outputs:
 
     def show(self, shown: Mapping[int, Shown]) -> int:
         """Show the current displays. Returns the number of bytes sent."""
-        wanted = alone(shown) if self._behind else outputs(shown)
+        wanted = counted(shown) if self._behind else outputs(shown)
         surplus = len(self._sent) - len(wanted)
         return sum(self._put(*item) for item in enumerate([*wanted, *[_EMPTY] * surplus]))
 
@@ -206,21 +185,18 @@ class Outputs:
 
 
 class Lines:
-    """Lines of text, such as `[0] <Figure …>`; an update is printed as another line."""
+    """Lines of text, such as `[0] <Figure …>`, of each new display."""
 
     def __init__(self) -> None:
-        self._printed: dict[int, list[Display]] = {}
+        self._printed: dict[int, int] = {}  # displays by rank
 
     def show(self, shown: Mapping[int, Shown]) -> int:
-        for rank in sorted(shown):
-            previous, current = self._printed.get(rank, []), shown[rank].displays
-            for display in current:
-                if not any(display is printed for printed in previous):
-                    self._print(rank, display)
-            self._printed[rank] = list(current)
+        for rank, current in sorted(shown.items()):
+            count = current.dropped + len(current.displays)
+            printed = min(self._printed.get(rank, 0), count)  # less after a clearing
+            self._printed[rank] = count
+            for display in current.displays[max(0, printed - current.dropped) :]:
+                lines = [f"[{rank}] {ansi.plain(line)}" for line in display.text.splitlines()]
+                more = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
+                print(*lines[:_MAX_LINES], *more, sep="\n", flush=True)
         return 0
-
-    def _print(self, rank: int, display: Display) -> None:
-        lines = [f"[{rank}] {ansi.plain(line)}" for line in display.text.splitlines() or [""]]
-        note = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
-        print(*lines[:_MAX_LINES], *note, sep="\n", flush=True)

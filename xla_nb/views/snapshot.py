@@ -15,7 +15,6 @@ from xla_nb.monitor.activity import Slot
 from xla_nb.monitor.sentences import Returned, Trouble
 from xla_nb.record.sample import Sample
 
-Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[state.Phase, "compiling", "idle", "waiting", "not responding", "early"]
@@ -28,8 +27,9 @@ UNDER_WAY: frozenset[Phase] = frozenset(
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
     All except `done` are None when unknown. `on`: the ranks in the loop, if others are not in it.
-    `least`: the rank died and may have done more than it reported. `number`: index, from 1, among
-    the rank's bars with this label."""
+    `least`: they have done at least so much, like a rank that died after its last sample.
+    `note`: times and rate of a tqdm bar. `number`: index, from 1, among the rank's loops with this
+    label."""
 
     label: str
     done: float
@@ -38,6 +38,7 @@ class Bar:
     eta: float | None = None
     on: str = ""
     least: bool = False
+    note: str = ""
     number: int = 1
 
 
@@ -61,7 +62,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Card:
-    """One rank, or one device of a process that drives several.
+    """One rank.
 
     phase     "early": it returned, and others failed because it was missing in a collective; "not
               responding": no sample has arrived for some time, so what it does is unknown
@@ -70,7 +71,6 @@ class Card:
     detail    in short: the collective it waits in and for which ranks, the call it is blocked
               in, or the loss of its host
     line      the last line it printed, plain text of at most 200 characters
-    cpu       processor time per second in its last seconds; 1.0 is one core
     step      seconds between its last steps; None until some were seen
     waits     share of its lane, from 0 to 1, in which it waited for others; None if that is not
               visible
@@ -88,7 +88,6 @@ class Card:
     place: str = ""
     detail: str = ""
     line: str = ""
-    cpu: float | None = None
     step: float | None = None
     waits: float | None = None
     lane: tuple[Slot, ...] = ()
@@ -145,8 +144,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank; ranks in `thinned` have only
-    some.
+    """A figure that ranks reported: points (step, value) by rank.
 
     odd: by rank, the steps (step, `NaN`) where it first and last became non-finite
     """
@@ -154,7 +152,6 @@ class Series:
     name: str
     lines: dict[int, list[tuple[float, float]]]
     odd: dict[int, tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    thinned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,6 @@ class Snapshot:
     headline  the outcome or state of the run; the diagnosis, unless empty, says more
     ok        None while the run is in progress
     conclusion  the most important problem found in the run
-    unit      what a card represents: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons for lost hosts, by host name
     hang      the report of a hang still in progress, as plain text
@@ -190,7 +186,6 @@ class Snapshot:
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
     free: int | None = None
-    unit: Unit = "rank"
     cards: tuple[Card, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     series: tuple[Series, ...] = ()

@@ -16,24 +16,22 @@ from operator import itemgetter
 from typing import TextIO
 
 from xla_nb.ansi import clean
-from xla_nb.messages.events import HangReported, StackGroup
+from xla_nb.messages.events import HangReported
 from xla_nb.monitor import sentences, stacks
 from xla_nb.monitor.nonfinite import FIGURES
 from xla_nb.monitor.state import ENDED, RunState
-from xla_nb.record.files import is_of_disk
 from xla_nb.record.tail import SwitchLog, Tail
 from xla_nb.run.run import Run
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import View, slot
-from xla_nb.views.rendering import returned
+from xla_nb.views.rendering import bounds, returned
 from xla_nb.views.snapshot import STREAMS, Stream
-from xla_nb.wording import several, shortened, took
+from xla_nb.wording import shortened, took
 
 #: Lines of each stream shown as they arrive, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
-#: Groups of ranks shown of a hang report, and lines of each group's stack.
-GROUPS, FRAMES = 4, 8
+_GROUPS = 4  # groups of ranks shown of a hang report
 _READ_BYTES = 1 << 16  # bytes per read while all lines are shown
 _REDRAW = 0.5  # seconds between updates of the changing line
 _MIN_PAUSE, _MAX_PAUSE = 0.004, 0.05  # seconds between reads, with and without news
@@ -203,7 +201,9 @@ class TextView(View):
         told, self._hang = self._hang, (hang, over)
         if hang is not None and hang is not told[0]:
             yield f"Hang report: {clean(hang.verdict)}"
-            yield from _hang_places(hang.groups)
+            groups, note = bounds.limited(hang.groups, _GROUPS, "place")
+            places = stacks.text([*groups]) if groups else ""
+            yield from (f"  {clean(line)}" for line in [*places.splitlines(), note] if line)
         if over and (hang, over) != told:
             yield f"The hang is over: {clean(over)}"
 
@@ -218,7 +218,9 @@ class TextView(View):
             self._erase()
         for kind, group in groupby(lines, itemgetter(0)):
             text = "".join(f"{line}\n" for _, line in group)
-            _write_text(self._out if kind == "out" else self._err, text)
+            stream = self._out if kind == "out" else self._err
+            stream.write(text)
+            stream.flush()
 
     def _erase(self) -> None:
         """Erase the changing line."""
@@ -243,25 +245,6 @@ class TextView(View):
             self._out.write("\r" + text + " " * (len(self._changing_line) - len(text)))
             self._out.flush()
             self._changing_line = text
-
-
-def _write_text(stream: TextIO, text: str) -> None:
-    """Write text. A script's output may be a file on a full disk, which must not end its runs."""
-    try:
-        stream.write(text)
-        stream.flush()
-    except OSError as error:
-        if not is_of_disk(error):
-            raise
-
-
-def _hang_places(groups: Sequence[StackGroup]) -> Iterator[str]:
-    """Yield the places of ranks, with the innermost lines of their stacks."""
-    for group in groups[:GROUPS]:
-        shortened_group = stacks.short(group, FRAMES)
-        yield from (f"  {clean(line)}" for line in stacks.text([shortened_group]).splitlines())
-    if groups[GROUPS:]:
-        yield f"  … {several(len(groups) - GROUPS, 'more place')}: %xla_stacks, or the run's record"
 
 
 #: Seconds after an error before it is printed as a line. If the run ends earlier, the picture shows

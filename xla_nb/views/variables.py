@@ -11,7 +11,17 @@ from xla_nb.monitor import variable_comparison
 from xla_nb.monitor.variable_comparison import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table
+from xla_nb.views.rendering.tags import (
+    at_least,
+    bit,
+    chip,
+    div,
+    escaped,
+    faint,
+    frame,
+    table,
+    unbroken,
+)
 from xla_nb.wording import aligned, several, shortened, size, spans
 
 #: Maximum names, lines below one name, and lines in total; names that differ come first.
@@ -30,7 +40,6 @@ _SHOWN: dict[Verdict, tuple[str, str, str]] = {
     "equal": ("=", GREEN, ""),
 }
 _VALUE = TITLES.index("Value")
-_SHORT = 20  # characters of a cell that is kept on one line, unless it is a value
 
 
 class Variables(dict[str, Compared]):
@@ -129,15 +138,12 @@ def _html_table(rows: Sequence[Row]) -> str:
 
 
 def _html_lines(row: Row) -> Iterator[Sequence[str]]:
-    cells = [*map(escaped, row.cells)]
+    cells = [cell and unbroken(cell, MONO) for cell in row.cells]
+    cells[_VALUE] = bit(f"{MONO};overflow-wrap:anywhere", escaped(row.cells[_VALUE]))
+    cells[-1] = escaped(row.cells[-1])
     if row.verdict in _SHOWN:  # in the first column, because a narrow page cuts off the last one
         glyph, colour, _ = _SHOWN[row.verdict]
         cells[0] = f"{chip(glyph, colour)} {cells[0]}"
-    for n, cell in enumerate(cells):
-        is_whole = n != _VALUE and len(row.cells[n]) <= _SHORT
-        wrap = "nowrap" if is_whole else "normal;overflow-wrap:anywhere"
-        font = MONO if n < len(cells) - 1 else ""
-        cells[n] = cell and bit(font, bit(f"white-space:{wrap}", cell))
     yield cells
     if row.lines:
         below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)

@@ -77,11 +77,11 @@ def test_changed_figures_are_sent_whole():
 
 def test_nonfinite_values_are_gaps_and_last_value_is_text():
     nothing = float("nan")
-    lines = {0: [(0, nothing), (1, 2.0), (2, float("inf")), (nothing, 1.0)], 1: [(0, 0.1)]}
+    lines = {0: [(0, nothing), (1, 2.0), (2, float("inf")), (3, 1.0)], 1: [(0, 0.1)]}
     told = PanelNews().of(replace(snapshot(), series=(Series("loss", lines),)))
     (chart,) = told["figures"]
     first, second = chart["lines"]
-    assert (first["x"], first["y"], first["last"]) == ([0, 1, 2], [None, 2.0, None], "1")
+    assert (first["x"], first["y"], first["last"]) == ([0, 1, 2, 3], [None, 2.0, None, 1.0], "1")
     assert (second["name"], second["rank"], second["last"]) == ("rank 1", 1, "0.1")
     json.dumps(chart, allow_nan=False)
 
@@ -350,7 +350,7 @@ def test_whole_message_includes_earlier_lines(behind):
     behind.answer("news")
     behind.ask("whole")
     before = behind.answer("news", whole=True)["before"]
-    told = [(one["rank"], one["start"], one["lines"][0]) for one in before]
+    told = [(one["rank"], one["skipped"], one["lines"][0]) for one in before]
     assert told == [(0, 0, "0"), (1, 0, "0")]
 
 
@@ -371,13 +371,14 @@ def test_stacks_show_the_line_of_each_rank(behind):
 def test_earlier_output_is_read_from_the_record(behind):
     behind.hear(
         lambda m: any(
-            one["lines"] and one["start"] > 20
+            "9" in one["lines"]
             for one in m["content"].get("data", {}).get("content", {}).get("lines", [])
         )
     )
-    behind.ask("earlier", request=9, rank=1, stream="out", before=8, count=3)
+    behind.ask("earlier", request=9, rank=1)
     answer = behind.answer("earlier")
-    assert (answer["start"], answer["lines"]) == (2, ["1", "2", "3"])
+    assert answer["request"] == 9
+    assert answer["lines"][:10] == [["out", str(n)] for n in range(10)]
 
 
 def test_unknown_requests_and_other_files_are_ignored_and_logged(behind, notebook):
@@ -386,12 +387,10 @@ def test_unknown_requests_and_other_files_are_ignored_and_logged(behind, noteboo
         "logging.getLogger('xla_nb.views.panel.view').addHandler(logging.StreamHandler(log))"
     )
     behind.ask("exec", code="1")
-    behind.ask("earlier", request=9, rank=1, stream="result", before=8, count=3)
-    behind.ask("earlier", request=9, rank="../x", stream="out", before=8, count=3)
+    behind.ask("earlier", request=9, rank="../x")
     behind.ask("stacks", request=8)
     behind.answer("stacks")  # the earlier requests have been handled
     logged = notebook.value("log.getvalue()")
     assert "'exec'" in logged
-    assert "'result' of rank 1" in logged
-    assert "'out' of rank '../x'" in logged
+    assert "rank '../x'" in logged
     assert notebook.value("behind.done") == "False"

@@ -132,11 +132,11 @@ def test_each_run_is_a_line_in_aligned_columns():
         Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
     assert listed(rows).splitlines() == [
-        "run  outcome   time    cell                      figures of rank 0  result",
+        "run  outcome   time    cell                     figures of rank 0  result",
         "r3   running           Cell In[3]",
-        "r20  finished  12.3 s  Cell In[12]               loss 0.1235        4 ranks finished",
-        "r2   failed    250 ms  train (0.1, 'adam', Net)                     boom",
-        "r1   failed    500 ms                                               rank 2 failed: boom",
+        "r20  finished  12.3 s  Cell In[12]              loss 0.1235        4 ranks finished",
+        "r2   failed    250 ms  train(0.1, 'adam', Net)                     boom",
+        "r1   failed    500 ms                                              rank 2 failed: boom",
     ]
 
 

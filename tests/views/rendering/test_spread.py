@@ -5,9 +5,9 @@ import math
 from xla_nb.views.rendering import figures
 
 
-def over_ranks(*about):
+def over_ranks(lines):
     """The mean and the band over ranks."""
-    spread = figures.over_ranks(*about)
+    spread = figures.over_ranks(lines)
     return [one[:2] for one in spread], [(one.x, one.min, one.max) for one in spread]
 
 
@@ -21,30 +21,13 @@ def test_mean_and_band_of_ranks_with_the_same_steps():
     assert band == [(0.0, 1.0, 3.0), (1.0, 3.0, 7.0)]
 
 
-def test_thinned_line_is_interpolated_between_its_points():
-    lines = {0: [(0.0, 0.0), (2.0, 4.0), (3.0, 4.0)], 1: [(1.0, 4.0)]}
-    mean, band = over_ranks(lines, {0})
-    assert drawn(mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0), (3.0, 4.0)]
-    assert (1.0, 2.0, 4.0) in band
-    assert drawn(over_ranks(lines)[0]) == [(0.0, 0.0), (1.0, 4.0), (2.0, 4.0), (3.0, 4.0)]
-
-
-def test_gap_in_reports_of_a_rank_is_not_interpolated():
-    lines = {rank: [(float(x), 1.0 + rank) for x in range(60)] for rank in range(2)}
-    del lines[1][20:40]
-    _, band = over_ranks(lines, {1})
-    assert [low == high for _, low, high in band if math.isfinite(low)] == (
-        [False] * 20 + [True] * 20 + [False] * 20
-    )
-
-
 def test_nonfinite_values_are_ignored():
     mean, _ = over_ranks({0: [(0.0, math.nan), (1.0, 2.0)], 1: [(0.0, 1.0), (1.0, math.inf)]})
     assert drawn(mean) == [(0.0, 1.0), (1.0, 2.0)]
     assert over_ranks({0: [(0.0, math.nan)]}) == ([], [])
 
 
-def test_rank_is_not_interpolated_across_nonfinite_values():
+def test_rank_does_not_count_where_its_value_is_not_finite():
     steps = [float(n) for n in range(5)]
     whole = {rank: [(x, 1.0 + rank) for x in steps] for rank in range(2)}
     mean, band = over_ranks({**whole, 1: [(x, math.nan if x == 2 else 2.0) for x in steps]})
@@ -67,6 +50,8 @@ def test_mean_has_gap_where_number_of_ranks_changes():
 def test_mean_ends_before_a_single_step_of_ranks_ahead():
     lines = {0: [(float(x), 9.0 * (x == 2)) for x in range(3)], 1: [(0.0, 0.0), (1.0, 0.0)]}
     assert over_ranks(lines) == ([(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0)])
+    newest = {0: [(0.0, 0.0), (8.0, 0.0), (9.0, 0.0)], 1: [(0.0, 0.0), (8.0, 0.0), (11.0, 0.0)]}
+    assert over_ranks(newest)[0] == [(0.0, 0.0), (8.0, 0.0)]
     far = {rank: [(float(x), 0.0) for x in range(3 + rank)] for rank in range(3)}
     assert over_ranks(far)[0] == [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0)]
     assert over_ranks({0: [(0.0, 1.0)], 1: []})[0] == [(0.0, 1.0)]

@@ -126,42 +126,29 @@ function folding(node, name, words, into) {
 // --- The bounded lines of output that the page holds.
 
 const HELD = 8000; // lines held over all ranks,
-const HELD_EACH = 30; // at least this many per rank,
-const HELD_FOCUSED = 2000; // and this many for a selected rank
+const HELD_EACH = 30; // at least this many per rank
 
 /** Returns a line without its colors. */
 const textOf = ({ html }) => Object.assign(document.createElement("template"), { innerHTML: html }).content.textContent;
 
-/** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
+/** The lines held, by rank (null is the cell itself), numbered in order of arrival. A line with a `gap` stands for so
+ * many that were not sent. */
 class Lines {
 	byRank = new Map();
 	received = new Map(); // number of lines by rank and stream, including those not sent
 	next = 0;
 	ranks = 1;
-	focused = new Set();
 
-	cap(rank) {
-		const fair = Math.max(HELD_EACH, Math.floor(HELD / this.ranks));
-		return this.focused.has(rank) ? Math.max(HELD_FOCUSED, fair) : fair;
-	}
-
-	add({ rank, stream, start, skipped, lines, sizes }) {
+	add({ rank, stream, skipped, lines }) {
 		const all = held(this.byRank, rank, () => []);
-		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, html: "" });
-		all.push(...this.read({ rank, stream, start, lines, sizes }));
-		all.splice(0, Math.max(0, all.length - this.cap(rank)));
-		const received = held(this.received, rank, () => ({ out: 0, err: 0 }));
-		received[stream] += skipped + lines.length;
+		if (skipped > 0) all.push(this.line(rank, stream, "", skipped));
+		all.push(...lines.map((html) => this.line(rank, stream, html)));
+		all.splice(0, Math.max(0, all.length - Math.max(HELD_EACH, Math.floor(HELD / this.ranks))));
+		held(this.received, rank, () => ({ out: 0, err: 0 }))[stream] += skipped + lines.length;
 	}
 
-	/** Returns lines as HTML with their offsets in the file, exact unless Python replaced characters. */
-	read({ rank, stream, start, lines, sizes }) {
-		let at = start;
-		return lines.map((line, i) => {
-			const entry = { id: this.next++, rank, stream, at, gap: 0, html: line };
-			at += sizes[i];
-			return entry;
-		});
+	line(rank, stream, html, gap = 0) {
+		return { id: this.next++, rank, stream, html, gap };
 	}
 
 	/** Returns the last `most` matching lines of a rank (undefined: all ranks) newer than `id`, in order. */
@@ -175,10 +162,10 @@ class Lines {
 		return lines.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
-	/** Returns how many lines a rank (undefined: all ranks) has written to a stream or to both. */
-	total(rank, stream) {
+	/** Returns how many lines a rank (undefined: all ranks) has written to these streams. */
+	total(rank, streams) {
 		const each = rank === undefined ? [...this.received.values()] : [this.received.get(rank) ?? { out: 0, err: 0 }];
-		return each.reduce((sum, { out, err }) => sum + (stream === "err" ? 0 : out) + (stream === "out" ? 0 : err), 0);
+		return each.reduce((sum, counts) => sum + streams.reduce((part, stream) => part + counts[stream], 0), 0);
 	}
 }
 
@@ -198,7 +185,7 @@ function held(map, key, make) {
 }
 
 class Store {
-	about = { title: "", level: "calm", marked: [], over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
+	about = { title: "", level: "calm", marked: [], over: false, live: false, stopping: "", started: null, cell: "", record: "", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
 	ranks = [];
 	figures = new Map();
@@ -221,16 +208,13 @@ class Store {
 		this.model = model;
 		this.run = String(model.get("run") ?? "");
 		this.receive = (message) => this.take(message);
-		this.lost = () => this.freeze();
 		model.on("msg:custom", this.receive);
-		model.on("comm_live_update", this.lost);
 		this.listen();
 		this.askWhole();
 	}
 
 	close() {
 		this.model.off("msg:custom", this.receive);
-		this.model.off("comm_live_update", this.lost);
 		this.kernel?.iopubMessage?.disconnect(this.hear, this);
 		this.kernel?.disposed?.disconnect(this.part, this);
 		for (const { timer } of this.requests.values()) clearTimeout(timer);
@@ -249,7 +233,7 @@ class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
-	/** Listens to the kernel's connection too, because a failing widget manager does not report a restart. */
+	/** Listens to the kernel's connection, because a failing widget manager does not report a restart. */
 	listen() {
 		try {
 			this.kernel = this.model.widget_manager.kernel;
@@ -384,21 +368,19 @@ class Store {
 		this.send({ type: "whole" });
 	}
 
-	/** Sends a request. Calls `received` when the kernel acknowledges it, `silent` if that is late. */
-	ask(message, { received, silent, answered }) {
+	/** Sends a request and returns its number. Calls `received` when the kernel acknowledges it, `silent` if that is late. */
+	ask(message, { received, silent }) {
 		const request = ++this.asked;
-		const timer = setTimeout(silent, PATIENCE);
-		this.requests.set(request, { timer, received, answered });
-		if (this.requests.size > 50) this.requests.delete(this.requests.keys().next().value);
+		this.requests.set(request, { timer: setTimeout(silent, PATIENCE), received });
 		this.send({ ...message, request });
+		return request;
 	}
 
 	on_ack({ request }) {
-		const waiting = this.requests.get(request);
-		if (!waiting) return;
-		clearTimeout(waiting.timer);
-		waiting.received?.();
-		waiting.received = null;
+		const { timer, received } = this.requests.get(request) ?? {};
+		this.requests.delete(request);
+		clearTimeout(timer);
+		received?.();
 	}
 
 	/** Cancels the cell's question, because JupyterLab would run no other cell before its answer. */
@@ -472,15 +454,12 @@ class Store {
 
 	focus() {
 		const selected = [...this.views].map(({ rank }) => rank).filter((rank) => rank !== undefined);
-		this.lines.focused = new Set(selected);
 		this.send({ type: "focus", rank: selected.at(-1) ?? null });
 	}
 
 	on_earlier(message) {
 		this.on_ack(message);
-		const { answered } = this.requests.get(message.request) ?? {};
-		this.requests.delete(message.request);
-		answered?.(this.lines.read(message), message.start, message.first);
+		for (const view of this.views) view.parts.output.take(message);
 	}
 }
 
@@ -532,25 +511,19 @@ function renew(found, wanted) {
 	become(found, wanted);
 }
 
-/** Adds what only a page can do: links to lines of the notebook, selectable ranks, running times. */
+/** Adds what only a page can do: links to lines of the notebook, running times. */
 function prepare(fragment, view) {
 	const linked = view.root.closest(".jp-Notebook");
 	for (const node of linked ? fragment.querySelectorAll("[data-cell]") : []) {
 		node.setAttribute("role", "link");
 		node.tabIndex = node.closest("[data-rank]") ? -1 : 0;
 	}
-	for (const node of fragment.querySelectorAll("[data-rank]")) {
-		node.setAttribute("role", "option");
-		node.tabIndex = -1;
-		node.parentNode.setAttribute("role", "listbox");
-		node.parentNode.setAttribute("aria-label", "Ranks");
-	}
-	for (const image of fragment.querySelectorAll(".xn-lane img")) image.replaceWith(inline(image));
 	for (const node of fragment.querySelectorAll("[data-share]")) {
 		node.setAttribute("role", "progressbar");
 		node.setAttribute("aria-label", node.title);
 		node.setAttribute("aria-valuenow", node.dataset.share);
 	}
+	for (const image of fragment.querySelectorAll(".xn-lane img")) image.replaceWith(inline(image));
 	for (const node of fragment.querySelectorAll("[data-since]")) tick(node, view.store);
 }
 
@@ -746,7 +719,7 @@ class Ranks {
 		const { view } = this;
 		const { ranks, about, parts, frozen } = view.store;
 		show(this.node, ranks.length);
-		put(this.title, plural(ranks.length, about.unit));
+		put(this.title, plural(ranks.length, "rank"));
 		place(this.counts, frozen === null ? parts.counts : "", view);
 		place(this.grid, parts.ranks, view);
 		for (const node of this.nodes) mark(node, "aria-selected", node.dataset.rank === String(view.rank));
@@ -762,9 +735,9 @@ class Ranks {
 	/** Hides ranks that do not match the search, and hosts without a match. */
 	find() {
 		const { needle } = this;
-		const { ranks, about: { unit } } = this.view.store;
+		const { ranks } = this.view.store;
 		show(this.finder, ranks.length > FEW);
-		const number = needle.match(/^(?:rank |device )?(\d+)$/)?.[1];
+		const number = needle.match(/^(?:rank )?(\d+)$/)?.[1];
 		const has = (node) => `${node.title} ${node.textContent}`.toLowerCase().includes(needle);
 		for (const host of this.grid.querySelectorAll(".xn-host")) {
 			const ranks = [...host.querySelectorAll("[data-rank]")];
@@ -774,7 +747,7 @@ class Ranks {
 		}
 		const none = needle && this.nodes.every(({ hidden }) => hidden);
 		show(this.none, none);
-		put(this.none, number ? `No ${unit} ${number}; the ${unit}s are ${spans(ranks)}.` : `No ${unit} matches “${needle}”.`);
+		put(this.none, number ? `No rank ${number}; the ranks are ${spans(ranks)}.` : `No rank matches “${needle}”.`);
 	}
 
 	/** Moves the ranks' single tab stop. */
@@ -817,14 +790,6 @@ const HIGH = 96; // height of a chart in pixels
 const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // tick distances for values
 const WHOLE = SCALE.filter(Number.isInteger); // and for steps
 const isFigure = (y) => typeof y === "number";
-
-/** Returns the points of a line that have no neighbour to connect to. */
-function lone({ data }, series) {
-	const ys = data[series];
-	const own = [...ys.keys()].filter((i) => ys[i] !== undefined); // undefined: only other lines have a point here
-	const none = (i) => !isFigure(ys[own[i]]);
-	return own.filter((at, i) => isFigure(ys[at]) && none(i - 1) && none(i + 1));
-}
 
 /** Returns ticks of a logarithmic axis: powers of ten; on a short axis also numbers between, or evenly spaced ones. */
 function powers(low, high) {
@@ -904,7 +869,7 @@ class Chart {
 		};
 		const chosen = this.lines.length > 3; // a rank's line in front of the mean of all
 		const line = ({ name, rank, colour }) => ({
-			...{ stroke: colour, pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
+			...{ stroke: colour, pxAlign: 0, points: { size: 4, width: 0 } },
 			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: rank === null && (chosen || name !== "mean") ? 0.35 : 1 },
 		});
 		const wide = (_, from, to) => {
@@ -968,7 +933,6 @@ class Chart {
 class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
-	queue = []; // charts to draw, one per frame
 
 	constructor(view) {
 		this.view = view;
@@ -985,18 +949,14 @@ class Figures {
 		this.resized.observe(this.grid);
 	}
 
-	/** `asked`: draw all charts, including those drawn in previous frames. */
-	draw(now, asked) {
+	draw() {
 		const { figures, uPlot } = this.view.store;
 		show(this.node, uPlot && figures.size);
-		if (!uPlot) return figures.size > 0; // until it is loaded
-		const keys = [...figures.keys()];
+		if (!uPlot) return; // until it is loaded
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, key));
+		const keys = [...figures.keys()];
 		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
-		if (asked) this.queue = [...new Set([...this.queue, ...keys])];
-		const key = this.queue.shift();
-		if (figures.has(key)) chart(key).draw(figures.get(key));
-		return this.queue.length > 0;
+		for (const [key, one] of figures) chart(key).draw(one);
 	}
 
 	close() {
@@ -1034,9 +994,8 @@ class Folds {
 	}
 }
 
-const ROWS = 1000; // initial lines on the page while scrolled up,
+const ROWS = 1000; // lines on the page while scrolled up, unless earlier ones were requested,
 const ROWS_LIVE = 100; // and lines while following: more would cost frames
-const BACK = 10_000; // maximum lines that the page collects by requesting earlier ones
 
 /** Returns the name of the file with a rank's output, or the cell's. */
 const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
@@ -1054,7 +1013,7 @@ class Output {
 		this.streams = h("select.select", { label: "Stream", change: choose }, ...streams.map(option));
 		this.filter = search("Filter output", choose);
 		this.matches = span("quiet.matches");
-		const follow = () => (this.rows ? this.refresh() : this.hold(false));
+		const follow = () => (this.kept ? this.refresh() : this.hold(false));
 		this.follow = button("Follow", follow);
 		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output" });
 		this.earlier = link("Earlier output", () => this.goBack());
@@ -1063,15 +1022,8 @@ class Output {
 		const about = {
 			...{ role: "log", label: "Output", "aria-live": "off", tabindex: 0 },
 			scroll: () => this.scrolled(),
-			wheel: ({ deltaY }) => {
-				if (deltaY < 0 && !this.rows && this.log.scrollTop > 0) this.hold(true);
-			},
-			selectstart: () => {
-				if (!this.rows) this.hold(true); // or the selected lines would scroll away
-			},
-			keydown: ({ key }) => {
-				if (key === "End" && this.rows) this.refresh();
-			},
+			wheel: ({ deltaY }) => deltaY < 0 && !this.kept && this.log.scrollTop > 0 && this.hold(true),
+			selectstart: () => this.kept || this.hold(true), // or the selected lines would scroll away
 		};
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
@@ -1081,9 +1033,8 @@ class Output {
 		this.refresh();
 	}
 
-	// Output belongs to a process, not to a device.
 	get rank() {
-		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
+		return this.view.rank;
 	}
 
 	get chosen() {
@@ -1099,31 +1050,31 @@ class Output {
 	choose() {
 		this.stream = this.streams.value;
 		this.needle = this.filter.value.trim().toLowerCase();
-		if (!this.fetched) return this.refresh();
-		this.heldAt = this.lines.total(this.rank, this.stream);
-		this.fill();
+		if (this.fetched) this.fill();
+		else this.refresh();
 	}
 
 	/** Shows the newest lines and follows the output. */
 	refresh() {
-		this.rows = null; // the lines on the page while it does not follow, a subset of
-		this.lot = null; // all lines held at that time, and earlier ones
-		this.room = ROWS;
-		this.fetched = this.emptied = false; // whether earlier lines were fetched; whether the file has no more
+		this.kept = null; // the lines at the time when the page stopped following, or those from the record
+		this.fetched = false; // whether they are from the record
 		this.drawn = -1; // the newest line on the page
 		this.folds = new Folds();
 		this.clear = true;
-		this.asking = null; // the last request for earlier lines,
-		this.busy = false;
-		this.answer = ""; // and its result in words
+		this.asked = null; // the number of the last request for earlier lines, while its answer is of interest
+		this.answer = ""; // and its state in words
 		this.view.changed("output");
 	}
 
+	/** The lines on the page while it does not follow. */
+	get shown() {
+		return this.kept.filter(this.matching).slice(this.fetched ? 0 : -ROWS);
+	}
+
 	draw() {
-		const { rank } = this;
+		const { rank, kept, chosen } = this;
 		const { record } = this.view.store.about;
 		const one = rank !== undefined;
-		const held = Boolean(this.rows);
 		show(this.node, this.lines.next); // without lines there is nothing to control
 		put(this.title, one ? `Output of rank ${rank}` : "Output");
 		if (this.clear) {
@@ -1131,24 +1082,33 @@ class Output {
 			mark(this.log, "data-full", null);
 		}
 		this.clear = false;
-		if (!held) this.append();
+		if (!kept) this.append();
 		// The log grows with its lines up to a fixed height; after that, new lines no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
 		show(this.matches, this.needle);
-		const all = this.lot ?? (one || this.needle ? this.lines.since(rank, -1, () => true, Infinity) : []);
+		const all = kept ?? (one || this.needle ? this.lines.since(rank, -1, () => true, Infinity) : []);
 		if (this.needle) put(this.matches, plural(all.filter((line) => !line.gap && this.matching(line)).length, "hit"));
-		mark(this.log, "data-follow", !held);
+		mark(this.log, "data-follow", !kept);
 		mark(this.log, "data-scope", one ? "one" : "all");
-		mark(this.follow, "aria-pressed", !held);
-		const fresh = held ? this.lines.total(rank, this.stream) - this.heldAt : 0;
+		mark(this.follow, "aria-pressed", !kept);
+		const total = this.lines.total(rank, chosen);
+		const fresh = kept ? total - this.heldAt : 0;
 		put(this.follow, joined("Follow", fresh > 0 && `${count(fresh)} new`));
-		const more = held ? this.rows.length >= this.room : this.body.childNodes.length >= ROWS_LIVE;
-		show(this.earlier, one && (more || this.missing(all)));
-		put(this.words, this.answer || this.counted(all));
+		show(this.earlier, one && !this.fetched && total > this.body.childNodes.length);
+		put(this.words, this.answer || this.counted(kept || this.needle ? all : null, total - fresh));
 		show(this.path, record);
 		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
 		// Last, because it makes the browser lay out the page.
-		if (!held) this.log.scrollTop = 1e9;
+		if (!kept) this.log.scrollTop = 1e9;
+	}
+
+	/** Describes how many of all lines are shown or were searched. */
+	counted(lines, total) {
+		if (!lines) return "";
+		const from = this.needle ? lines.filter(({ stream }) => this.chosen.includes(stream)) : this.shown;
+		const here = from.filter(({ gap }) => !gap).length;
+		if (here >= total) return this.needle || this.rank === undefined ? "" : "This is the start of the output.";
+		return `${count(here)} of ${plural(total, "line")}${this.needle ? " searched" : ""}.${this.fetched ? " See the log file for all." : ""}`;
 	}
 
 	append() {
@@ -1197,103 +1157,53 @@ class Output {
 		const below = scrollHeight - scrollTop - clientHeight;
 		const up = scrollTop < this.scrollTop;
 		this.scrollTop = scrollTop;
-		if (!this.rows && up && below > 24) this.hold(true);
-		else if (this.rows && up && scrollTop < 40 && this.rank !== undefined) this.goBack();
-		else if (this.rows && !up && below < 2 && this.auto) this.refresh();
-	}
-
-	/** Describes how many of all lines are here, unless all are. */
-	counted(all) {
-		if (!this.rows && !this.needle) return "";
-		const total = this.rows ? this.heldAt : this.lines.total(this.rank, this.stream);
-		const from = this.needle ? all.filter(({ stream }) => this.chosen.includes(stream)) : this.rows;
-		const here = from.filter(({ gap }) => !gap).length;
-		if (here >= total) return this.needle || this.rank === undefined ? "" : "This is the start of the output.";
-		const rest = all.length >= BACK ? " See the log file for all." : "";
-		return `${count(here)} of ${plural(total, "line")}${this.needle ? " searched" : ""}.${rest}`;
+		if (!this.kept && up && below > 24) this.hold(true);
+		else if (this.kept && up && scrollTop < 40 && !this.earlier.hidden && !this.answer) this.goBack();
+		else if (this.kept && !up && below < 2 && this.auto) this.refresh();
 	}
 
 	/** Stops following; with `auto`, until the user scrolls to the end. */
 	hold(auto) {
 		this.auto = auto;
-		this.heldAt = this.lines.total(this.rank, this.stream);
-		this.lot = this.lines.since(this.rank, -1, ({ id }) => id <= this.drawn, Infinity);
-		this.rows = this.lot.filter(this.matching).slice(-this.room);
+		this.heldAt = this.lines.total(this.rank, this.chosen);
+		this.kept = this.lines.since(this.rank, -1, ({ id }) => id <= this.drawn, Infinity);
 		const first = this.body.firstChild?.xnLine.id ?? Infinity;
 		// Keep existing rows, because a selection may start in one.
-		this.stay(() => this.body.prepend(...this.rowsOf(this.rows.filter(({ id }) => id < first), new Folds())));
+		this.stay(() => this.body.prepend(...this.rowsOf(this.shown.filter(({ id }) => id < first), new Folds())));
 	}
 
-	/** Shows the matching lines of `lot`. */
-	fill() {
-		this.rows = this.lot.filter(this.matching).slice(-this.room);
-		this.stay(() => this.body.replaceChildren(...this.rowsOf(this.rows, new Folds())));
-	}
-
-	/** Changes the rows while keeping the top row in place. */
+	/** Changes the rows while keeping those at the end in place. */
 	stay(change) {
-		const { log, body } = this;
-		const top = log.scrollTop;
-		const place = (node) => node.getBoundingClientRect().top - log.getBoundingClientRect().top;
-		const anchor = [...body.childNodes].find((node) => node.getBoundingClientRect().height && place(node) >= 0);
-		const [at, high] = [anchor && place(anchor), log.scrollHeight];
+		const below = this.log.scrollHeight - this.log.scrollTop;
 		change();
-		const now = [...body.childNodes].find((node) => node.xnLine === anchor?.xnLine);
-		log.scrollTop = top + (now ? place(now) - at : log.scrollHeight - high);
-		this.scrollTop = log.scrollTop;
+		this.log.scrollTop = this.scrollTop = this.log.scrollHeight - below;
 		this.view.changed("output");
 	}
 
-	/** Returns the selected rank's newest line that is a gap, or that has missing lines before it. */
-	missing(lines) {
-		if (lines.length >= BACK || this.emptied) return undefined;
-		const gap = lines.findLast((line) => line.gap && this.chosen.includes(line.stream));
-		if (gap) return gap;
-		const each = this.chosen.filter((stream) => this.lines.total(this.rank, stream));
-		const first = (stream) => lines.find((line) => line.stream === stream) ?? { stream, gap: 0, at: Number.MAX_SAFE_INTEGER };
-		return each.map(first).find(({ at }) => at > 0);
-	}
-
-	/** Shows earlier lines: first held ones, then lines from the record. */
+	/** Requests the newest lines of the selected rank from its record. */
 	goBack() {
-		if (this.busy || this.rank === undefined) return;
-		if (!this.rows) this.hold(false);
-		if (this.lot.filter(this.matching).length > this.room) {
-			this.room += ROWS;
-			this.fill();
-			return;
-		}
-		const missing = this.missing(this.lot);
-		if (missing) this.fetch(missing);
+		if (!this.kept) this.hold(false);
+		this.answer = "Fetching…";
+		const silent = () => {
+			this.answer = "No answer yet. The log file has all output.";
+			this.view.changed("output");
+		};
+		this.asked = this.view.store.ask({ type: "earlier", rank: this.rank }, { silent });
+		this.view.changed("output");
 	}
 
-	fetch(line) {
-		const { stream, at, gap } = line;
-		const mine = {};
-		this.asking = mine;
-		this.busy = true;
-		const settled = (words) => {
-			if (mine !== this.asking) return false; // too late: the view has changed
-			this.busy = false;
-			this.answer = words;
-			this.view.changed("output");
-			return true;
-		};
-		const silent = () => settled("No answer yet. The log file has all output.");
-		const answered = (lines, start, first) => {
-			if (!settled("")) return;
-			this.fetched = true;
-			this.emptied = !lines.length;
-			const left = first ? 0 : gap - lines.length;
-			const rest = left > 0 ? [{ ...line, gap: left, at: start }] : [];
-			this.lot.splice(Math.max(0, this.lot.indexOf(line)), gap ? 1 : 0, ...rest, ...lines);
-			this.room += lines.length;
-			this.fill();
-		};
-		this.answer = "Fetching…";
-		this.view.changed("output");
-		const count = gap ? Math.min(gap, ROWS) : ROWS;
-		this.view.store.ask({ type: "earlier", rank: this.rank, stream, before: at, count }, { silent, answered });
+	/** Shows lines from the record. */
+	take({ request, lines }) {
+		if (request !== this.asked) return; // too late: the view has changed
+		this.fetched = true;
+		this.answer = "";
+		this.kept = lines.map(([stream, html]) => this.lines.line(this.rank, stream, html));
+		this.fill();
+	}
+
+	fill() {
+		this.heldAt = this.lines.total(this.rank, this.chosen);
+		this.stay(() => this.body.replaceChildren(...this.rowsOf(this.shown, new Folds())));
 	}
 
 	copyLines() {
@@ -1315,7 +1225,7 @@ class Output {
 // --- A view of a run: parts that each have a node and draw the data in the store.
 //
 // Views draw changes in the next frame and only while visible, because a page that draws for each
-// message falls behind. A part's `draw` returns true to be called again in the following frame.
+// message falls behind.
 
 class View {
 	rank = undefined; // the rank whose output is shown; by default all ranks
@@ -1324,7 +1234,7 @@ class View {
 
 	constructor(store, el) {
 		this.store = store;
-		this.dirty = new Map(); // parts to draw, and whether a change since the last drawing requested it
+		this.dirty = new Set(); // parts to draw
 		this.log = false; // whether the axes of charts are logarithmic
 		this.root = h("div.panel", {
 			role: "region",
@@ -1375,7 +1285,7 @@ class View {
 
 	/** Draws these parts in the next frame; a hidden document has no frames. */
 	changed(...parts) {
-		for (const part of parts) this.dirty.set(part, true);
+		for (const part of parts) this.dirty.add(part);
 		this.schedule();
 	}
 
@@ -1387,12 +1297,7 @@ class View {
 		this.frame = 0;
 		if (!this.inSight) return;
 		mark(this.root, "data-new", this.parts.head.isNew || null); // first, because hidden nodes have no width
-		for (const name in this.parts) {
-			const part = this.parts[name];
-			const asked = this.dirty.get(name);
-			if (this.dirty.delete(name) && part.draw(now, asked)) this.dirty.set(name, false);
-		}
-		this.schedule();
+		for (const name in this.parts) if (this.dirty.delete(name)) this.parts[name].draw(now);
 	}
 
 	tick() {

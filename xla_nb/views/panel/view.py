@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -18,16 +18,14 @@ from typing import Any
 import anywidget
 import traitlets
 
-from xla_nb import ansi
 from xla_nb.monitor.stacks import Inquiry
-from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.views import facts, picture
 from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, Guarded, View, shell, slot
 from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.rendering import figures, html
 from xla_nb.views.rendering.tags import coloured
-from xla_nb.views.snapshot import STREAMS, Snapshot
+from xla_nb.views.snapshot import Snapshot
 
 _BEAT = 0.05  # seconds between messages
 #: Seconds between reads of samples and figures, and between drawings of charts, for up to _FEW
@@ -35,7 +33,6 @@ _BEAT = 0.05  # seconds between messages
 _FEW, _SAMPLE, _CHARTS = 128, 0.25, 1.0
 _SAVE, _FIRST_SAVE = 10.0, 2.0  # seconds between saved snapshots, and until the first
 _BUDGET = 500  # approximate lines of output per message
-_MAX_LINES = 1000  # maximum lines per request of the page
 _LONGEST = 4000  # characters of a line on the page
 _LOADS = 10.0  # seconds for a page to load a widget; closing it earlier is an error on the page
 NOTHING = {"text/html": "", "text/plain": ""}
@@ -206,14 +203,12 @@ class PanelView(View):
                 self._send("stacks", request=request, html=html.stacks(inquiry.groups()))
 
     def _send_earlier(self, message: dict[str, Any]) -> None:
-        rank, stream = message["rank"], message["stream"]
-        if not isinstance(rank, int) or stream not in STREAMS:  # it could be a path to any file
-            log.warning("Ignored the page's request for %r of rank %r", stream, rank)
+        rank = message["rank"]
+        if rank not in self.run.state.ranks:  # it could be a path to any file
+            log.warning("Ignored the page's request for the output of rank %r", rank)
             return
-        block = tail.before(
-            self.run.record.log(rank, stream), message["before"], min(_MAX_LINES, message["count"])
-        )
-        self._send("earlier", **_earlier_message(message, block))
+        lines = ((stream, coloured(x, _LONGEST)) for stream, x in self._observer.last_lines(rank))
+        self._send("earlier", request=message["request"], lines=list(lines))
 
 
 def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
@@ -371,33 +366,14 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "started": snapshot.started,
         "cell": snapshot.cell,
         "record": snapshot.record,
-        "unit": snapshot.unit,
     }
-
-
-# ---------------------------------------------------------------- lines and answers
 
 
 def lines_message(new: Lines) -> dict[str, Any]:
-    """Message with new output of one stream."""
-    block = new.block
-    head = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
-    return head | _coloured(block.lines)
-
-
-def _earlier_message(request: dict[str, Any], block: tail.LineBlock) -> dict[str, Any]:
-    """Answer to a request for earlier lines. `first`: whether these are the first lines."""
-    head = {name: request[name] for name in ("request", "rank", "stream")}
-    clean = [ansi.clean(line) for line in block.lines]
-    return {**head, "start": block.start, "first": block.start == 0, **_coloured(clean)}
-
-
-def _coloured(clean: Sequence[str]) -> dict[str, Any]:
-    """Lines as HTML, and the size of each in the file, in bytes."""
-    return {
-        "lines": [coloured(line, _LONGEST) for line in clean],
-        "sizes": [len(line.encode()) + 1 for line in clean],
-    }
+    """Message with new output of one stream, as HTML."""
+    lines = [coloured(line, _LONGEST) for line in new.block.lines]
+    head = {"rank": new.rank, "stream": new.stream, "skipped": new.block.skipped}
+    return {**head, "lines": lines}
 
 
 # ---------------------------------------------------------------- the widget

@@ -15,11 +15,11 @@ from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 
 #: Maximum bytes of the whole HTML, of output in it (if the rest leaves room), of output in the
-#: text, of tracebacks, and of the tooltips of tiles.
-LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25_000
-#: Maximum ranks with a row each, ranks named beside a chart, tiles, ranks listed if there are more,
-#: groups of errors, figures, streams, hosts.
-CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
+#: text, and of tracebacks.
+LARGEST, OUTPUT, TEXT, TRACEBACKS = 380_000, 150_000, 60_000, 40_000
+#: Maximum ranks with a row each, ranks named beside a chart, ranks listed if there are more, groups
+#: of errors, figures, streams, hosts.
+CARDS, NAMED, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 24, 8, 12, 512, 24
 _MAX_OTHERS = 10  # different messages shown for one group of errors
 _UNORDERED = "The order of lines from different ranks was not recorded."
 _LONGEST = 2000  # characters shown of one line

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -55,13 +54,13 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
     lasts = facts.last_values(series)
     values, odd_note = facts.over_ranks(lasts), odd(series)
     has_many = len(series.lines) > LINED
-    steps = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
+    steps = [x for line in series.lines.values() for x, _ in line]
     lines = [
         _line(f"rank {rank}", rank, series.lines[rank], facts.figure(value))
         for rank, value in lasts.items()
         if not has_many or rank == focus
     ]
-    spread = over_ranks(series.lines, series.thinned) if has_many else []
+    spread = over_ranks(series.lines) if has_many else []
     if has_many:
         lines_of_all = {
             name: _line(name, None, [(point.x, getattr(point, name)) for point in spread])
@@ -91,8 +90,7 @@ def _join(*texts: str) -> str:
 def _line(name: str, rank: int | None, points: chart.Line, last: str = "") -> dict[str, Any]:
     """Build a line, ordered by step; the last value of a step counts. None where a value cannot be
     drawn."""
-    drawable = (point for point in points if chart.drawable((point[0], 0.0)))
-    ordered = dict(sorted(drawable, key=itemgetter(0)))
+    ordered = dict(sorted(points, key=itemgetter(0)))
     ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
     colour = BLUE if rank is None else LINES[rank % len(LINES)]
     points_and_value = {"x": list(ordered), "y": ys, "last": last}
@@ -155,7 +153,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
     )
     image = (
         f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'alt="{escape(_description(figure, shape))}" '
+        f'alt="Chart. {escape(facts.cut(figure["summary"], 200))}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
@@ -167,14 +165,6 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         div(axis_style, *labels),
         div("flex:1;min-width:0", image, div(steps_style, *ends[: 1 if is_one_step else 2])),
     )
-
-
-def _description(figure: Mapping[str, Any], shape: chart.Frame) -> str:
-    """Describe the chart in words, for screen readers."""
-    low, *_, high = facts.labels(shape.ticks)
-    left, right = facts.figure(shape.left), facts.figure(shape.right)
-    steps = f"over steps {left} to {right}" if shape.left < shape.right else f"at step {left}"
-    return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} {steps}."
 
 
 def _legend(figure: Mapping[str, Any]) -> str:
@@ -195,32 +185,28 @@ def _legend(figure: Mapping[str, Any]) -> str:
 _MAX_POINTS = 400  # maximum points of a mean
 
 
-def over_ranks(lines: Mapping[int, chart.Line], thinned: Container[int] = ()) -> list[Spread]:
-    """Combine the finite values of all ranks, step by step.
+def over_ranks(lines: Mapping[int, chart.Line]) -> list[Spread]:
+    """Combine the finite values of the ranks that have one, step by step.
 
-    A rank counts at steps where it has a point. A rank in `thinned` also counts between two points
-    whose intermediate points were dropped (they are at most twice as far apart as its average): its
-    value is interpolated linearly. Where the set of counted ranks changes, the mean has a gap,
-    because a mean over other ranks is not comparable. It ends before isolated last points of ranks
-    that are ahead."""
-    ordered = {
-        rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
+    Where this set of ranks changes, the mean has a gap, because a mean over other ranks is not
+    comparable. It ends before isolated last points of some ranks, which are ahead."""
+    values = {
+        rank: {point[0]: point[1] for point in line if chart.drawable(point)}
         for rank, line in lines.items()
     }
-    columns = {rank: tuple(zip(*points, strict=True)) for rank, points in ordered.items() if points}
-    steps = sorted({x for xs, _ in columns.values() for x in xs})
+    steps = sorted({step for line in lines.values() for step, _ in line})
     stride = math.ceil(len(steps) / _MAX_POINTS) or 1
     pieces: list[tuple[set[int], list[Spread]]] = []
-    for x in sorted({*steps[::stride], *steps[-1:]}):
-        at_x = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in columns.items()}
-        values = {rank: y for rank, y in at_x.items() if y is not None and chart.drawable((x, y))}
-        if not pieces or pieces[-1][0] != values.keys():
-            pieces.append((set(values), []))
-        if ys := values.values():
+    for step in sorted({*steps[::stride], *steps[-1:]}):
+        at_step = {rank: points[step] for rank, points in values.items() if step in points}
+        if not pieces or pieces[-1][0] != at_step.keys():
+            pieces.append((set(at_step), []))
+        if ys := at_step.values():
             mean = math.fsum(ys) / len(ys)
-            pieces[-1][1].append(Spread(x, mean, max(ys), min(ys), len(ys)))
+            pieces[-1][1].append(Spread(step, mean, max(ys), min(ys), len(ys)))
     pieces = [piece for piece in pieces if piece[0]]
-    while len(pieces) > 1 and len(pieces[-1][1]) == 1 and pieces[-1][0] < pieces[-2][0]:
+    most = max((len(ranks) for ranks, _ in pieces), default=0)
+    while pieces and len(pieces[-1][1]) == 1 and len(pieces[-1][0]) < most:
         pieces.pop()
     spread: list[Spread] = []
     for _, points in pieces:
@@ -229,16 +215,3 @@ def over_ranks(lines: Mapping[int, chart.Line], thinned: Container[int] = ()) ->
             spread.append(Spread(between, math.nan, math.nan, math.nan, 0))
         spread += points
     return spread
-
-
-def _value(xs: Sequence[float], ys: Sequence[float], x: float, thinned: bool) -> float | None:
-    """Return the value of a line at x; None outside it, and in a gap."""
-    if not xs[0] <= x <= xs[-1]:
-        return None
-    right = bisect.bisect_left(xs, x)
-    if xs[right] == x:
-        return ys[right]
-    x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
-    if not thinned or x1 - x0 > 2 * (xs[-1] - xs[0]) / (len(xs) - 1):
-        return None
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)

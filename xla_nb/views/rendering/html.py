@@ -57,7 +57,7 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
     is_live = snapshot.live is not None
     group = [table, _cells(snapshot.live)] if is_live else []
     folds = [
-        (f"{snapshot.unit}s", "" if is_live else table),
+        ("ranks", "" if is_live else table),
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]

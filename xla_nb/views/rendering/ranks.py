@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from xla_nb.monitor.activity import KINDS, LANE, Slot, joined
+from xla_nb.monitor.activity import KINDS, Slot, joined
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
 from xla_nb.views.rendering.tags import (
+    LISTBOX,
     bit,
     code,
     div,
@@ -36,7 +37,7 @@ from xla_nb.wording import took
 
 _LONGEST = 160  # characters of a rank's activity
 _COLUMNS = ("step", "waits", "memory", "device")  # facts with a column each
-_CHANGING = (*_COLUMNS, "cpu", "steps")  # facts that change at each sample
+_CHANGING = (*_COLUMNS, "steps")  # facts that change at each sample
 _MIN_STEPS = 10  # steps after which their time may be expected
 _MIN_WAITS = 0.005  # share of waiting that is worth a column
 
@@ -51,10 +52,27 @@ def as_html(snapshot: Snapshot) -> str:
     return _hosts(snapshot) + _summary(snapshot, but=_COLUMNS) + ranks
 
 
+def _crowd(snapshot: Snapshot) -> str:
+    """Render more ranks than fit in rows: the number in each phase, and those in trouble."""
+    groups = facts.by_phase(snapshot.cards)
+    counts = (_phase_count(phase, cards) for phase, cards in groups.items())
+    troubled = [card for phase in groups if phase in TROUBLED for card in groups[phase]]
+    listed, note = bounds.limited(troubled, bounds.ROWS, "rank")
+    last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
+    parts = [
+        _hosts(snapshot),
+        _summary(snapshot),
+        div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *counts),
+        _table(listed, [*_columns(listed, snapshot), last]) if listed else "",
+        _key(listed),
+        div(f"font-size:12px;{FAINT}", note) if note else "",
+    ]
+    return "".join(parts)
+
+
 def _summary(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
     """Facts about all ranks together, except those in `but`, and about their hosts."""
-    is_one_process = snapshot.unit == "device"  # one process drives all devices
-    known = facts.of_cards(snapshot.cards[:1] if is_one_process else snapshot.cards)
+    known = facts.of_cards(snapshot.cards)
     return _facts([*(fact for fact in known if fact.id not in but), *facts.free(snapshot)])
 
 
@@ -94,15 +112,14 @@ def _table(cards: Sequence[Card], columns: Sequence[_Column], marks: Sequence[st
 
 def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The columns, with stable positions; a fact has a column if any rank has it."""
-    is_one_process = snapshot.unit == "device" and len(cards) > 1
-    fact_columns = [] if is_one_process else [*_metrics(snapshot), *_fact_columns(cards, snapshot)]
     return [
-        _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
+        _Column("rank", lambda card: f"<b>{card.rank}</b>", name="rank"),
         _Column("state", _state, name="state"),
         _Column("", lambda card: _activity(card, snapshot), name="at"),
         *_lanes(cards, snapshot),
         *([_Column("done", _done, name="done")] if any(card.bars for card in cards) else []),
-        *fact_columns,
+        *_metrics(snapshot),
+        *_fact_columns(cards, snapshot),
     ]
 
 
@@ -138,18 +155,17 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     if not starts:
         return []
     newest, live = max(starts), snapshot.live
-    is_over = snapshot.ok is not None and live is None
-    seconds = newest - min(starts) + width if is_over or live else snapshot.elapsed
-    seconds = seconds if is_over else min(LANE, seconds)
-    is_idle = live is not None and (live.is_idle or snapshot.ok is not None)
-    # The newest time in a lane: cells of some milliseconds leave none.
-    until = f" until {facts.time_of_day(newest + width)}" if is_idle else ""
-    label = f"last {round(seconds) or 1} s{until}"
+    seconds = newest - min(starts) + width
+    title = f"last {seconds} s"
+    if snapshot.ok is not None and live is None:
+        title = "whole run"
+    elif live is not None and (live.is_idle or snapshot.ok is not None):
+        # The newest time in a lane: cells of some milliseconds leave none.
+        title += f" until {facts.time_of_day(newest + width)}"
 
     def strip(card: Card) -> str:
         return _strip(lanes[card.rank], newest, max(10, math.ceil(seconds / width)))
 
-    title = "whole run" if is_over else label
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
@@ -161,8 +177,7 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
     lasts = facts.last_values(first)
 
     def value(card: Card) -> str:
-        has_value = card.rank in lasts and snapshot.unit == "rank"
-        return _code(facts.figure(lasts[card.rank])) if has_value else ""
+        return _code(facts.figure(lasts[card.rank])) if card.rank in lasts else ""
 
     return [_Column(escaped(first.name, 40), value, _NUMBER, "metric")]
 
@@ -208,7 +223,7 @@ def as_news(snapshot: Snapshot) -> str:
         marks = [_attributes(card, snapshot) for card in group]
         if as_tiles:
             marked = zip(group, marks, strict=True)
-            inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marked)
+            inner = _grid(_tile(card, mark) for card, mark in marked)
         else:
             inner = _table(group, columns, marks)
         head = _host(name, group, snapshot) if name else ""
@@ -235,7 +250,6 @@ def _phase_count(phase: Phase, cards: Sequence[Card]) -> str:
 def detail(card: Card, snapshot: Snapshot) -> str:
     """Render all facts about one rank."""
     sign = PHASES[card.phase]
-    known = [fact for fact in facts.of_card(card) if fact.id != "pid"]  # beside the host
     state = mark(sign.glyph, card.phase, sign.colour)
     machine = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     activity = [place(card.place, _LONGEST)] if card.place else []
@@ -244,11 +258,11 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     notes = (since, card.device, " · ".join(machine))
     when, *others = (faint(escaped(note)) if note else "" for note in notes)
     about = filter(None, [state, when, bit("", " · ".join(activity)) if activity else "", *others])
-    title = heading(4, "font-weight:600;font-size:13px", f"{snapshot.unit} {card.rank}")
+    title = heading(4, "font-weight:600;font-size:13px", f"rank {card.rank}")
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
     row = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline"
-    return div(row, title, *about) + bars + _facts(known) + last
+    return div(row, title, *about) + bars + _facts(facts.of_card(card)) + last
 
 
 def bar(progress: Bar) -> str:
@@ -267,50 +281,25 @@ def _attributes(card: Card, snapshot: Snapshot) -> str:
     """The attributes of a rank's row or tile, which the page makes selectable."""
     is_marked = card.rank in snapshot.diagnosis.ranks and not snapshot.is_calm
     marked = " data-marked" if is_marked else ""
-    return f' data-rank="{card.rank}" data-phase="{card.phase}"{marked}'
+    about = f'role="option" tabindex="-1" data-rank="{card.rank}" data-phase="{card.phase}"'
+    return f" {about}{marked}"
 
 
 # ---------------------------------------------------------------- tiles
 
 
-def _crowd(snapshot: Snapshot) -> str:
-    """Render more ranks than fit in rows: tiles, ranks that need attention first, and a table of
-    those."""
-    groups = facts.by_phase(snapshot.cards)
-    phase_counts = (_phase_count(phase, cards) for phase, cards in groups.items())
-    ordered = [card for cards in groups.values() for card in cards]
-    shown, left_out = bounds.limited(ordered, bounds.TILES, snapshot.unit)
-    troubled = [card for card in ordered if card.phase in TROUBLED]
-    listed, note = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
-    last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
-    parts = [
-        _summary(snapshot),
-        _hosts(snapshot),
-        div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *phase_counts),
-        _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
-        div(f"font-size:12px;{FAINT}", left_out) if left_out else "",
-        _table(listed, [*_columns(listed, snapshot), last]) if listed else "",
-        _key(listed),
-        div(f"font-size:12px;{FAINT}", note) if note else "",
-    ]
-    return "".join(parts)
-
-
 def _grid(tiles: Iterable[str]) -> str:
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(46px,1fr));gap:3px"
     style = f"{columns};font-size:12px;line-height:22px;text-align:center"
-    return f'<div class="xn-tiles" style="{style}">{"".join(tiles)}</div>'
+    return f'<div class="xn-tiles"{LISTBOX} style="{style}">{"".join(tiles)}</div>'
 
 
-def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
-    """Draw a rank as a sign and its number, with its activity as a tooltip of at most `room`
-    bytes."""
+def _tile(card: Card, mark: str) -> str:
+    """Draw a rank as a sign and its number, with its activity as a tooltip."""
     sign = PHASES[card.phase]
-    parts = [f"{snapshot.unit} {card.rank}", card.phase, card.place, card.detail, card.host]
-    text, longest = " · ".join(filter(None, parts)), min(_LONGEST, room)
-    while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
-        longest = longest * 3 // 4
-    title, style = escape(facts.cut(text, longest)), f"background:{sign.colour}40"
+    parts = [f"rank {card.rank}", card.phase, card.place, card.detail, card.host]
+    title = escape(facts.cut(" · ".join(filter(None, parts)), _LONGEST))
+    style = f"background:{sign.colour}40"
     return f'<span{mark} style="{style}" title="{title}">{sign.glyph} {card.rank}</span> '
 
 
@@ -318,27 +307,32 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
 
 _WIDTH, _HEIGHT = 150, 12  # CSS pixels, if there is room
 _SLOT_WIDTH = 5  # units of the drawing per slot
-_MIN_SHARE = 0.05  # share of a slot from which an activity is visible
-_MIN_WIDTH = 2  # minimum pixels of anything, however short: screens may drop thinner shapes
+_MIN_HEIGHT = 2  # pixels of the shortest known time in a slot
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
 def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     """Draw `shown` slots, up to the one that starts at `newest` (seconds since the epoch).
-    Activities in a slot are stacked, because their order is unknown."""
+    Activities in a slot are stacked, because their order is unknown. Slots at an end, of which only
+    a part is known, show its shares."""
     if not slots:
         return ""
     summary = ", ".join(f"{word} {took(seconds)}" for word, seconds in facts.lane(slots))
-    width = slots[0].wide
-    first = newest // width - shown + 1
-    scaled = [Slot(slot.second // width, *(part / width for part in slot.parts)) for slot in slots]
-    visible = [slot for slot in scaled if slot.second >= first]
-    before, after = [None, *visible], [*visible[1:], None]
-    least = min(1.0, _MIN_WIDTH * shown / _WIDTH)
-    bars = [_bar(*triple, first, least) for triple in zip(before, visible, after, strict=False)]
+    wide = slots[0].wide
+    first = newest // wide - shown + 1
+    visible = [slot for slot in slots if slot.second // wide >= first]
+    areas = [""] * len(COLOURS)
+    for before, slot, after in zip([None, *visible], visible, [*visible[1:], None], strict=False):
+        starts = before is None or before.second + wide != slot.second
+        ends = after is None or slot.second + wide != after.second
+        left = f"V{_HEIGHT}H{_SLOT_WIDTH * (slot.second // wide - first)}" if starts else ""
+        known = math.fsum(slot.parts)
+        most = known if starts or ends else min(wide, known * _HEIGHT / _MIN_HEIGHT)
+        outlines = _outlines(slot.parts, most)
+        areas = [area + left + outline for area, outline in zip(areas, outlines, strict=True)]
     parts = "".join(
-        f"<path d='M0 {_HEIGHT}{''.join(bar[n] for bar in bars)}V{_HEIGHT}z' fill='{colour}' "
+        f"<path d='M0 {_HEIGHT}{areas[n]}V{_HEIGHT}z' fill='{colour}' "
         "shape-rendering='crispEdges'/>"
         for n, colour in reversed(list(enumerate(COLOURS.values())))
         if any(slot.parts[n] for slot in visible)
@@ -351,45 +345,22 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     )
 
 
-def _bar(
-    before: Slot | None, slot: Slot, after: Slot | None, first: int, least: float
-) -> tuple[str, ...]:
-    """The part of each area's outline within one slot. An area is as high as its kind and all
-    previous kinds together. The known part of the first slot is aligned to its end, that of the
-    last slot to its start, and is at least `least` wide."""
-    starts = before is None or before.second + 1 != slot.second
-    continues = after is not None and after.second == slot.second + 1
-    known = min(1.0, math.fsum(slot.parts))
-    if not starts and continues:
-        return _heights(slot.parts, 1.0, min(1.0, known * _HEIGHT / _MIN_WIDTH))
-    width = max(known, least)
-    outlines = _heights(slot.parts, width, known)
-    if not starts:
-        return outlines
-    left = slot.second - first + (1 - width) * continues
-    return tuple(f"V{_HEIGHT}H{_SLOT_WIDTH * left:.3g}{outline}" for outline in outlines)
-
-
 @functools.lru_cache(4096)
-def _heights(parts: Sequence[float], width: float, full: float) -> tuple[str, ...]:
-    """Outlines of areas, where `full` seconds take the full height of the drawing."""
-    highs = (min(1.0, math.fsum(parts[: n + 1]) / (full or 1.0)) for n in range(len(parts)))
-    return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_SLOT_WIDTH * width:.3g}" for high in highs)
+def _outlines(parts: Sequence[float], seconds: float) -> list[str]:
+    """The part of each area's outline within one slot of so many seconds. An area is as high as its
+    kind and all previous kinds together."""
+    highs = (min(1.0, math.fsum(parts[: n + 1]) / (seconds or 1.0)) for n in range(len(parts)))
+    return [f"V{_HEIGHT * (1 - high):.3g}h{_SLOT_WIDTH}" for high in highs]
 
 
 def _key(cards: Sequence[Card]) -> str:
-    """Explain the colours that are visible in the strips of these ranks; empty without any."""
-    slots = [slot for card in cards for slot in card.lane]
-    if not slots:
-        return ""
-    shares = ([part / slot.wide for part in slot.parts] for slot in slots)
-    max_shares = map(max, zip(*shares, strict=True))
-    words = (
-        bit("white-space:nowrap", swatch(colour), f" {word}")
-        for (word, colour), part in zip(COLOURS.items(), max_shares, strict=True)
-        if part >= _MIN_SHARE
-    )
-    return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
+    """Explain the colours in the strips of these ranks; empty without any."""
+    words = [
+        bit("white-space:nowrap", swatch(COLOURS[kind]), f" {kind}")
+        for kind, _ in facts.lane([slot for card in cards for slot in card.lane])
+    ]
+    style = "display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px"
+    return div(style, *words) if words else ""
 
 
 # ---------------------------------------------------------------- hosts, if there are several

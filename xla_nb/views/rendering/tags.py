@@ -20,6 +20,8 @@ _HEAD, _TAIL = 5, 12
 #: Characters of a text that is kept on one line on a narrow page.
 _SHORT = 40
 _MIN_WIDTH = 18  # minimum characters per line of wrapped text
+#: Attributes of the list of ranks in a panel.
+LISTBOX = ' role="listbox" aria-label="Ranks"'
 #: This many hidden items are not worth a click.
 _FEW = 5
 _Item = TypeVar("_Item")
@@ -158,7 +160,8 @@ def table(
     head = draw_row([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
     lines = "".join(map(draw_row, body, marks or itertools.repeat("")))
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
-    element = f'<table style="{style}"><thead>{head}</thead><tbody>{lines}</tbody></table>'
+    listbox = LISTBOX if marks else ""
+    element = f'<table style="{style}"><thead>{head}</thead><tbody{listbox}>{lines}</tbody></table>'
     return div("overflow-x:auto", element)
 
 
