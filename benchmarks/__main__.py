@@ -16,7 +16,6 @@ ALL = (
     "step",
     "collectives",
     "agreement",
-    "two_hosts",
     "training",
     "panel",
     "lines",
