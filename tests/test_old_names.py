@@ -182,18 +182,17 @@ def f(index):
     device = xm.xla_device()
     both = xm.get_xla_supported_devices("TPU"), xm.get_xla_supported_devices(devkind=["TPU"])
     of_today = xm.get_xla_supported_devices(1), xm.get_xla_supported_devices(max_devices=1)
-    return *both, *of_today, xm.get_local_ordinal(0)
+    return *both, *of_today
 run = xmp.spawn(f, nprocs=2)
 """
 
 
 def test_functions_accept_removed_parameters_with_one_notice_each(published):
     told = published.ok(FORMER).stderr.splitlines()
-    assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1)}"
+    assert published.value("run[1]") == f"{(*[['xla:0']] * 4,)}"
     gone = "{} was removed in torch_xla {}: {}".format
     assert [line for line in told if " of " in line] == [
         gone("devkind of xm.get_xla_supported_devices", "2.8", "leave it out"),
-        gone("defval of xm.get_local_ordinal", "2.5", "leave it out"),
     ]
 
 

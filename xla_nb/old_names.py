@@ -134,12 +134,6 @@ def _supported_devices(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call
     return args[1:], settings
 
 
-def _local_ordinal(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    if args or settings:
-        _notify("xm.get_local_ordinal", "defval", "2.5", "leave it out")
-    return (), {}
-
-
 def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
     """It used to print one object to the stream `fd`, its second parameter, before `local` and
     `flush`; today it prints all positional arguments, including the stream."""
@@ -187,7 +181,6 @@ def _functions() -> InPlace:
         (
             _make_place(_XM, "master_print", _master_print),
             _make_place(_XM, "get_xla_supported_devices", _supported_devices),
-            _make_place(_XM, "get_local_ordinal", _local_ordinal),
             _make_place(
                 "torch_xla.distributed.parallel_loader", "ParallelLoader.__init__", _parallel_loader
             ),
