@@ -29,7 +29,7 @@ from torch import Tensor
 from tests.simulation import this_rank
 from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.simulation.collectives import Reduction, _Meeting
-from xla_nb.simulation.memory import SharedMemory
+from xla_nb.simulation.memory import Walk
 from xla_nb.simulation.mesh import Mesh
 
 SIZES = (3, 40_000, 150_000)  # elements: for a frame, for a board, for memory or streams
@@ -166,7 +166,7 @@ def inside(plan: Plan) -> Iterator[None]:
         return
     owner, name = [
         (Reduction, "fold"),
-        (SharedMemory, "exchange"),
+        (Walk, "_collect"),
         (_Meeting, "_meet_again"),
         (Mesh, "poll"),
     ][plan.number // 2 % 4]
@@ -338,18 +338,18 @@ def a_thread_that_is_busy_in_a_collective(rank: int) -> list[object]:
     """A thread of rank 0 is inside an all_reduce in shared memory when rank 0 begins the next
     program; the other ranks have given up."""
     found: list[object] = []
-    fold, begun, goes_on = Reduction.fold, threading.Event(), threading.Event()
+    gather, begun, goes_on = Walk._collect, threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any) -> None:
         if threading.current_thread() is thread:
             begun.set()
             assert goes_on.wait(60)
-        return fold(*arguments)
+        gather(*arguments)
 
     def call() -> None:
         found.append(told(lambda: summed(rank, SIZES[2])))
 
-    Reduction.fold = slow  # type: ignore[method-assign]
+    Walk._collect = slow  # type: ignore[method-assign]
     this_rank.begin(1)
     thread = threading.Thread(target=call)
     if rank == 0:

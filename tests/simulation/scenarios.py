@@ -47,6 +47,7 @@ from xla_nb.simulation.agreement import (
     RankLost,
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
+from xla_nb.simulation.memory import Walk
 from xla_nb.stopwatch import Wait
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
@@ -1485,7 +1486,7 @@ def raises_inside(rank: int) -> str:
     """Rank 2 runs out of memory between two steps of a collective."""
     xm.rendezvous("all there")
     if rank == 2:
-        Reduction.fold = _lacks_memory  # type: ignore[method-assign, assignment]
+        Walk._collect = _lacks_memory  # type: ignore[method-assign]
     try:
         xm.all_reduce("sum", mine(3_000_000))
     except CollectiveMismatch as error:

@@ -20,12 +20,11 @@ from torch.utils._dtype_abbrs import dtype_abbrs
 from xla_nb.simulation import groups as grouping
 from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
-from xla_nb.simulation.memory import SharedMemory
+from xla_nb.simulation.memory import SharedMemory, Walk
 from xla_nb.simulation.packs import Pack, collect_results, make_packs, view
 from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
-_STEP = 1 << 20  # numbers that are reduced at a time; each rank reduces a share of them
 _PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
 
 
@@ -229,9 +228,11 @@ class _Meeting:
         self._index = group.index(self._rank)
         size = sum(pack.nbytes for pack in packs)
         self._is_small = size <= self._agreement.room(members)  # sent with the frames
-        is_here = {*group} <= {*carrier.memory.members}
-        self._memory = carrier.memory if is_here and not self._is_small else None
-        self._part = 0  # barriers and exchanges so far, the same on every rank
+        #: For large values, if the whole group is on this host.
+        self._walk: Walk | None = None
+        if not self._is_small and {*group} <= {*carrier.memory.members}:
+            self._walk = Walk(carrier.memory, group, self._rank, self._barrier)
+        self._part = 0  # barriers and swaps so far, the same on every rank
 
     def __enter__(self) -> _Meeting:
         payload = [view(pack.flat) for pack in self._packs] if self._is_small else ()
@@ -242,7 +243,7 @@ class _Meeting:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._agreement.confirm(self._what, self._group if self._memory else ())
+            self._agreement.confirm(self._what, self._group if self._walk else ())
         elif not self._is_small:  # others are in the middle of the collective
             self._agreement.break_off(self._what, error)
 
@@ -280,8 +281,8 @@ class _Meeting:
         return received[sources]
 
     def _exchange(self, rows: Tensor, sources: slice = slice(None)) -> Tensor:
-        if self._memory is not None:
-            return self._memory.exchange(rows, self._group, self._rank, self._barrier, sources)
+        if self._walk is not None:
+            return self._walk.exchange(rows, sources)
         self._part += 1
         ranks = self._group[sources]
         received = rows.new_empty(len(ranks), rows.shape[1])
@@ -298,13 +299,13 @@ class _Meeting:
     def all_reduce(self, pack: Pack, reduction: Reduction) -> Tensor:
         if pack.gathered is not None:
             return reduction.fold(pack.gathered)
-        ranks, reduced = len(self._group), torch.empty_like(pack.flat)
-        for source, target in zip(pack.flat.split(_STEP), reduced.split(_STEP), strict=True):
-            padding = -len(source) % ranks
-            padded = torch.nn.functional.pad(source, (0, padding)) if padding else source
-            share = reduction.fold(self._exchange(padded.view(ranks, -1)))
-            target.copy_(self._exchange(share[None]).view(-1)[: len(source)])
-        return reduced
+        if self._walk is not None:
+            return self._walk.all_reduce(pack.parts, reduction.fold)
+        flat, ranks = pack.flat, len(self._group)
+        padding = -flat.numel() % ranks
+        rows = torch.nn.functional.pad(flat, (0, padding)) if padding else flat
+        share = reduction.fold(self._exchange(rows.view(ranks, -1)))
+        return self._exchange(share[None]).view(-1)[: flat.numel()]
 
 
 def _check_dim(name: str, tensor: Tensor, dim: int) -> None:

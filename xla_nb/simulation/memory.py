@@ -1,57 +1,121 @@
 """Memory shared by the ranks of one host, for large values, a chunk at a time.
 
-Each rank writes to its own rows, and reads those of others once all have written. It has two rows,
-used in turn, so that it may write its next chunk while others still read the last one. An exchange
-ends when all have read, so other ranks may take part in the next collective.
+Each rank writes to its own rows, and reads those of others once all have written. Each purpose has
+two rows, used in turn, so that a rank may write its next chunk while others still read the last
+one. A walk ends when all have read, so other ranks may take part in the next collective.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 _MAX_CHUNK, _MIN_CHUNK = 1 << 22, 1 << 16  # bytes of a chunk
-_TOTAL = 1 << 26  # bytes in each turn for all ranks, unless the smallest chunks need more
+_TOTAL = 1 << 26  # bytes per purpose for all ranks, unless the smallest chunks need more
 
 
 class SharedMemory:
-    """Created before the fork. Allocates memory on use, at most 128 MiB for up to 1,024 ranks."""
+    """Created before the fork. Allocates memory on use, at most 256 MiB for up to 1,024 ranks."""
 
     def __init__(self, members: range) -> None:
         self.members = members
         chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, _TOTAL // len(members) & -4096))
-        self.nbytes = 2 * len(members) * chunk
+        self.nbytes = 4 * len(members) * chunk
         shared = mmap.mmap(-1, self.nbytes)  # shared with the processes that it forks
-        self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(2, len(members), chunk)
+        self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
 
-    def exchange(
+    def areas(self, dtype: torch.dtype) -> Tensor:
+        """[purpose, rank of this host, number]: purposes 0 and 1 are the ranks' inputs, 2 and 3
+        their results."""
+        return self._areas.view(dtype)
+
+
+class Walk:
+    """One collective of `group` through shared memory. `barrier` returns when all have called it.
+
+    All ranks of the group make the same call, with tensors of the same size.
+    """
+
+    def __init__(
         self,
-        rows: Tensor,
+        memory: SharedMemory,
         group: Sequence[int],
         rank: int,
         barrier: Callable[[], None],
-        sources: slice = slice(None),
-    ) -> Tensor:
-        """Give each rank of the group its row, or all of them the only one; return the rows from
-        `sources`, positions in the group (default: all).
+    ) -> None:
+        self._memory = memory
+        self._rows = [other - memory.members.start for other in group]
+        self._index = group.index(rank)
+        self._barrier = barrier
 
-        All ranks of the group make this call, with rows of the same size; `barrier` returns when
-        all have called it."""
+    def exchange(self, rows: Tensor, sources: slice = slice(None)) -> Tensor:
+        """Give each rank of the group its row, or all of them the only one; return the rows from
+        `sources`, positions in the group (default: all)."""
         width, count = rows.shape
-        areas = self._areas.view(rows.dtype)
-        places = [other - self.members.start for other in group]
-        index, read = group.index(rank), places[sources]
-        received = rows.new_empty(len(read), count)
-        step = areas.shape[2] // width
-        for turn, start in enumerate(range(0, count, step)):
-            size = min(step, count - start)
-            area = areas[turn % 2, :, : width * size].unflatten(1, (width, size))
-            area[places[index]] = rows[:, start : start + size]
-            barrier()
-            for row, place in zip(received, read, strict=True):
-                row[start : start + size] = area[place, index % width]
-        barrier()
+        areas = self._memory.areas(rows.dtype)
+        own = self._rows[self._index]
+        received = rows.new_empty(len(self._rows[sources]), count)
+        for turn, start, stop in _chunks(count, areas.shape[2] // width):
+            size = stop - start
+            areas[turn, own, : width * size].view(width, size).copy_(rows[:, start:stop])
+            self._barrier()
+            begin = self._index % width * size
+            for row, place in zip(received, self._rows[sources], strict=True):
+                row[start:stop] = areas[turn, place, begin : begin + size]
+        self._barrier()
         return received
+
+    def all_reduce(self, parts: Sequence[Tensor], fold: Callable[[Tensor], Tensor]) -> Tensor:
+        """The rows of all ranks, each in several parts, folded into one; each rank folds its share
+        of every chunk."""
+        ranks, count = len(self._rows), sum(part.numel() for part in parts)
+        areas = self._memory.areas(parts[0].dtype)
+        reduced = parts[0].new_empty(count)
+        last: tuple[int, int, int] | None = None
+        for chunk in (*_chunks(count, areas.shape[2] // ranks * ranks), None):
+            if chunk is not None:
+                turn, start, stop = chunk
+                _copy(parts, start, areas[turn, self._rows[self._index], : stop - start])
+            self._barrier()
+            if chunk is not None:
+                share = -(-(stop - start) // ranks)
+                own_part = slice(self._index * share, min((self._index + 1) * share, stop - start))
+                rows = self._group_rows(areas[turn])[:, own_part]
+                areas[2 + turn, self._rows[self._index], : rows.shape[1]] = fold(rows)
+            if last is not None:
+                self._collect(reduced, areas, *last)
+            last = chunk
+        self._barrier()
+        return reduced
+
+    def _collect(self, reduced: Tensor, areas: Tensor, turn: int, start: int, stop: int) -> None:
+        """Copy the result of a chunk, of which each rank has reduced a share."""
+        share = -(-(stop - start) // len(self._rows))
+        for row in self._rows:
+            count = min(share, stop - start)
+            reduced[start : start + count] = areas[2 + turn, row, :count]
+            start += count
+
+    def _group_rows(self, area: Tensor) -> Tensor:
+        """The group's rows; without a copy if the group is every rank of this host."""
+        return area if self._rows == [*range(area.shape[0])] else area[self._rows]
+
+
+def _copy(parts: Sequence[Tensor], start: int, target: Tensor) -> None:
+    """Copy the numbers from `start` on, across all parts, until `target` is full."""
+    filled = 0
+    for part in parts:
+        size = min(part.numel() - start, target.numel() - filled)
+        if size > 0:
+            target[filled : filled + size] = part[start : start + size]
+            filled += size
+        start = max(0, start - part.numel())
+
+
+def _chunks(count: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(turn, start, stop) of each chunk."""
+    for number, start in enumerate(range(0, count, size)):
+        yield number % 2, start, min(start + size, count)

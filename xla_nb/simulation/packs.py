@@ -18,7 +18,7 @@ class Pack:
         self._rows = rows
         self._shapes = [tensor.shape for tensor in tensors]
         self.dtype = tensors[0].dtype
-        self._tensors = tensors
+        self.parts = [tensor.reshape(-1) for tensor in tensors]
         self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
         self.gathered: Tensor | None = None  # every rank's, one row each, once received
         self.results: list[Tensor] = []
@@ -26,8 +26,10 @@ class Pack:
     @functools.cached_property
     def flat(self) -> Tensor:
         """The rows, one after another, each with its share of every tensor."""
-        rows = [t.reshape(self._rows, t.numel() // self._rows) for t in self._tensors]
-        return (torch.cat(rows, 1) if rows[1:] else rows[0]).reshape(-1)
+        if len(self.parts) == 1:
+            return self.parts[0]
+        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
+        return torch.cat(rows, 1).reshape(-1)
 
     def put_gathered(self, rows: Tensor, dim: int) -> None:
         """Set results that concatenate all ranks' tensors along `dim`."""
