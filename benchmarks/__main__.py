@@ -16,6 +16,7 @@ ALL = (
     "step",
     "collectives",
     "agreement",
+    "two_hosts",
     "training",
     "panel",
     "lines",

@@ -1,11 +1,11 @@
-"""Launches on a Ray cluster of three nodes on this machine, and a flood of lines."""
+"""Launches on a Ray cluster of three nodes on this machine, collectives, and a flood of lines."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
 
-from benchmarks import Row
+from benchmarks import Row, collectives
 from benchmarks.client import CellFailed, Notebook
 from benchmarks.nodes import cluster
 
@@ -64,6 +64,10 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
             "ms",
         )
         yield from flood(three)
+        two = "--on ray --hosts 2 -n 2"
+        yield from collectives.compared(
+            one, two, "2 hosts x 2 ranks", 1.5, min(rounds, collectives.ROUNDS)
+        )
 
 
 def once(notebook: Notebook, where: str, ranks: int) -> float:

@@ -1005,26 +1005,25 @@ def check_subgroups_run_independently(rank: int) -> None:
     same(value, everyones(4).sum(0))
 
 
-def check_functional_all_reduce_respects_its_group(rank: int) -> None:
+def check_functional_collectives(rank: int) -> None:
     ops = torch.ops._c10d_functional
     dist.init_process_group("xla", init_method="xla://")
     groups = [dist.new_group(ranks) for ranks in HALVES]
     own, everyone = half(rank), dist.group.WORLD.group_name
     for name, ranks in (("", range(4)), (everyone, range(4)), (groups[rank % 2].group_name, own)):
+        size, index = len(ranks), list(ranks).index(rank)
+        rows = everyones(8, ranks=ranks)
         done = ops.wait_tensor(ops.all_reduce(mine(8), "sum", name))
-        same(done, everyones(8, ranks=ranks).sum(0))
-
-
-def check_other_functional_collectives_are_refused(rank: int) -> None:
-    ops = torch.ops._c10d_functional
-    for call in (
-        lambda: ops.all_gather_into_tensor(mine(8), 4, ""),
-        lambda: ops.reduce_scatter_tensor(mine(8), "max", 4, ""),
-        lambda: ops.all_to_all_single(mine(8), [2] * 4, [2] * 4, ""),
-        lambda: ops.broadcast(mine(8), 1, ""),
-        lambda: ops.all_reduce_coalesced([mine(8)], "sum", ""),
-    ):
-        assert "does not support _c10d_functional::" in complaint(call)
+        same(done, rows.sum(0))
+        same(ops.all_gather_into_tensor(mine(8), size, name), rows.flatten())
+        shard = ops.reduce_scatter_tensor(mine(8), "max", size, name)
+        same(shard, rows.amax(0).chunk(size)[index])
+        splits = [8 // size] * size
+        exchanged = ops.all_to_all_single(mine(8), splits, splits, name)
+        same(exchanged, torch.cat([row.chunk(size)[index] for row in rows]))
+        same(ops.broadcast(mine(8), 1, name), tensor(list(ranks)[1], 8))
+        both = ops.all_reduce_coalesced([mine(8), mine(3, seed=1)], "sum", name)
+        same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
 
 
 # --- calls that torch_xla lacks
@@ -1098,13 +1097,22 @@ def check_compiled_collectives(rank: int) -> None:
         same(step(mine(4, seed=seed), weight), expected)
 
 
-def check_compiled_all_gather(rank: int) -> None:
+def check_compiled_all_gather_and_functional_collectives(rank: int) -> None:
+    ops = torch.ops._c10d_functional
+
     @torch.compile(backend="openxla")
     def gather(value: Tensor) -> Tensor:
         return xm.all_gather(value + 1) * 2
 
+    @torch.compile(backend="openxla")
+    def functional(value: Tensor) -> Tensor:
+        shard = ops.wait_tensor(ops.reduce_scatter_tensor(value * 2, "sum", 4, ""))
+        return ops.wait_tensor(ops.all_gather_into_tensor(shard, 4, "")) + 1
+
     for seed in range(3):
-        same(gather(mine(8, seed=seed)), (everyones(8, seed=seed).flatten() + 1) * 2)
+        rows = everyones(8, seed=seed)
+        same(gather(mine(8, seed=seed)), (rows.flatten() + 1) * 2)
+        same(functional(mine(8, seed=seed)), rows.sum(0) * 2 + 1)
 
 
 def check_compiled_training_step(rank: int) -> None:

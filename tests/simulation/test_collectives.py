@@ -26,7 +26,7 @@ SLOW = (
     "check_training_with_ddp_in_a_full_graph",
     "check_training_with_fsdp_in_a_full_graph",
     "check_in_place_collectives_update_the_same_tensors_as_torch_xla",
-    "check_compiled_all_gather",
+    "check_compiled_all_gather_and_functional_collectives",
     "check_compiled_collective_under_autocast",
 )
 TRAINING = [name for name in CHECKS if "training" in name or "batch_norm" in name]

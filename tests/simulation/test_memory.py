@@ -20,11 +20,11 @@ def row(rank: int, count: int) -> Tensor:
     return torch.arange(count, dtype=torch.float32) * rank + rank
 
 
-def walks(call: Callable[[Walk, int], Tensor], group: list[int]) -> dict[int, Tensor]:
+def walks(call: Callable[[Walk, int], Tensor | None], group: list[int]) -> dict[int, Tensor | None]:
     """Results of the call on each rank of the group; every rank is a thread."""
     memory, barrier = SharedMemory(RANKS), threading.Barrier(len(group))
 
-    def run(rank: int) -> Tensor:
+    def run(rank: int) -> Tensor | None:
         return call(Walk(memory, group, rank, lambda: barrier.wait(60) and None), rank)
 
     with ThreadPoolExecutor(len(group)) as pool:
@@ -40,37 +40,34 @@ def test_all_reduce_folds_rows_into_one(count: int, group: list[int]) -> None:
 
     expected = torch.stack([row(rank, count) for rank in group]).sum(0)
     for result in walks(reduce, group).values():
-        assert torch.equal(result, expected)
+        assert result is not None and torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("count", [1, CHUNK + 1, 3 * CHUNK + 2])
-def test_one_row_reaches_all_ranks(count: int) -> None:
-    def gather(walk: Walk, rank: int) -> Tensor:
-        return walk.exchange(row(rank, count)[None])
-
+def test_gather_returns_all_rows(count: int) -> None:
     expected = torch.stack([row(rank, count) for rank in (7, 5)])
-    for result in walks(gather, [7, 5]).values():
-        assert torch.equal(result, expected)
+    for result in walks(lambda walk, rank: walk.gather(row(rank, count)), [7, 5]).values():
+        assert result is not None and torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("count", [1, CHUNK + 1, 2 * CHUNK + 2])
-def test_each_rank_gets_its_rows(count: int) -> None:
+def test_deal_gives_each_rank_its_rows(count: int) -> None:
     def deal(walk: Walk, rank: int) -> Tensor:
-        return walk.exchange(row(rank, 3 * count).view(3, count))
+        return walk.deal(row(rank, 3 * count).view(3, count))
 
     for index, result in enumerate(walks(deal, [*RANKS]).values()):
         wanted = [row(rank, 3 * count).view(3, count)[index] for rank in RANKS]
-        assert torch.equal(result, torch.stack(wanted))
+        assert result is not None and torch.equal(result, torch.stack(wanted))
 
 
 @pytest.mark.parametrize("count", [1, CHUNK + 1, 3 * CHUNK + 2])
-def test_a_rank_may_read_some_rows_or_none(count: int) -> None:
-    def move(walk: Walk, rank: int) -> Tensor:
-        return walk.exchange(row(rank, count)[None], slice(1, 2) if rank == 7 else slice(0))
+def test_move_sends_a_row_to_one_rank(count: int) -> None:
+    def move(walk: Walk, rank: int) -> Tensor | None:
+        return walk.move(row(rank, count), 6 if rank == 7 else None, sends=rank == 6)
 
     moved = walks(move, [*RANKS])
-    assert moved[5].shape == moved[6].shape == (0, count)
-    assert torch.equal(moved[7][0], row(6, count))
+    assert moved[5] is None and moved[6] is None
+    assert moved[7] is not None and torch.equal(moved[7], row(6, count))
 
 
 def test_shared_memory_stays_small_with_many_ranks() -> None:

@@ -112,7 +112,7 @@ class Carrier:
         packs = make_packs(tensors, rows=1)
         with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for pack in packs:
-                pack.put_gathered(meeting.exchange(pack), dim)
+                pack.put_gathered(meeting.gather(pack), dim)
         return collect_results(packs)
 
     def reduce_scatter(
@@ -130,7 +130,7 @@ class Carrier:
         name = f"reduce_scatter {reduction}"
         with self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for pack in packs:
-                pack.put(reduction.fold(meeting.exchange(pack, rows=shards)))
+                pack.put(reduction.fold(meeting.deal(pack)))
         return [shard.movedim(0, dim).contiguous() for shard in collect_results(packs)]
 
     def all_to_all(
@@ -142,7 +142,7 @@ class Carrier:
         packs = make_packs([pieces], rows=count)
         detail = f"split {split} concat {concat}"
         with self._meet("all_to_all", [tensor], groups, packs, detail) as meeting:
-            received = meeting.exchange(packs[0], rows=count).reshape(pieces.shape)
+            received = meeting.deal(packs[0]).reshape(pieces.shape)
         return torch.cat(received.unbind(), concat)
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
@@ -165,13 +165,13 @@ class Carrier:
     def _move(
         self, name: str, tensor: Tensor, pairs: Groups, groups: Groups, detail: str = ""
     ) -> Tensor | None:
-        """Send the tensor, and return that of this rank's source, if any."""
-        origins = [source for source, target in pairs if target == self.rank]
-        first = self._group(groups).index(origins[0]) if origins else 0
+        """Send the tensor to this rank's target, and return that of its source, if any."""
+        source = next((int(source) for source, target in pairs if target == self.rank), None)
+        target = next((int(target) for source, target in pairs if source == self.rank), None)
         packs = make_packs([tensor], rows=1)
         with self._meet(name, [tensor], groups, packs, detail) as meeting:
-            received = meeting.exchange(packs[0], sources=slice(first, first + len(origins)))
-        return received.view(tensor.shape) if origins else None
+            received = meeting.move(packs[0], source, target)
+        return None if received is None else received.view(tensor.shape)
 
     def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
@@ -219,6 +219,7 @@ class _Meeting:
         members: Sequence[int],
         packs: Sequence[Pack],
     ) -> None:
+        self._memory = carrier.memory
         self._rank = carrier.rank
         self._agreement = carrier.programs.agreement
         self._what = what
@@ -228,10 +229,9 @@ class _Meeting:
         self._index = group.index(self._rank)
         size = sum(pack.nbytes for pack in packs)
         self._is_small = size <= self._agreement.room(members)  # sent with the frames
-        #: For large values, if the whole group is on this host.
-        self._walk: Walk | None = None
-        if not self._is_small and {*group} <= {*carrier.memory.members}:
-            self._walk = Walk(carrier.memory, group, self._rank, self._barrier)
+        self._local_ranks = [other for other in group if other in self._memory.members]
+        self._is_here = len(self._local_ranks) == len(group)  # the whole group is on this host
+        self._walk = Walk(self._memory, self._local_ranks, self._rank, self._barrier)
         self._part = 0  # barriers and swaps so far, the same on every rank
 
     def __enter__(self) -> _Meeting:
@@ -243,23 +243,23 @@ class _Meeting:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._agreement.confirm(self._what, self._group if self._walk else ())
+            self._agreement.confirm(self._what, () if self._is_small else self._local_ranks)
         elif not self._is_small:  # others are in the middle of the collective
             self._agreement.break_off(self._what, error)
 
     def _barrier(self) -> None:
-        """Wait until every rank of the group has arrived."""
+        """Wait until every rank of the group on this host has arrived."""
         self._part += 1
-        self._meet_again()
+        self._meet_again(self._local_ranks)
 
     def _meet_again(
-        self, own: Sequence[Buffer] = (), dealt: Mapping[int, Buffer] | None = None, start: int = 0
+        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None, start: int = 0
     ) -> dict[int, Buffer]:
-        """Meet within the collective, for the bytes of a part from `start` on. The operation
-        differs from that of the first meeting, because an interrupted rank may begin the collective
-        again."""
+        """Meet some of the ranks within the collective, for the bytes of a part from `start` on.
+        The operation differs from that of the first meeting, because an interrupted rank may begin
+        the collective again."""
         what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
-        return self._agreement.meet(what, self._group, own, dealt)
+        return self._agreement.meet(what, ranks, dealt=dealt)
 
     def _parse(self, payloads: Mapping[int, Buffer]) -> None:
         """Set every pack's rows, one for each rank of the group."""
@@ -271,41 +271,83 @@ class _Meeting:
             pack.gathered = rows.view(len(self._group), pack.flat.numel())
             start = end
 
-    def exchange(self, pack: Pack, rows: int = 1, sources: slice = slice(None)) -> Tensor:
-        """Send each rank of the group its row of the pack, or the only one; return the rows from
-        `sources`, positions in the group (default: all)."""
-        own = pack.flat.view(rows, pack.flat.numel() // rows)
-        if pack.gathered is None:
-            return self._exchange(own, sources)
-        received = pack.gathered.view(len(self._group), *own.shape)[:, self._index % rows]
-        return received[sources]
+    def gather(self, pack: Pack) -> Tensor:
+        """The pack of every rank of the group, one row each."""
+        return self._gather(pack.flat) if pack.gathered is None else pack.gathered
 
-    def _exchange(self, rows: Tensor, sources: slice = slice(None)) -> Tensor:
-        if self._walk is not None:
-            return self._walk.exchange(rows, sources)
-        self._part += 1
-        ranks = self._group[sources]
-        received = rows.new_empty(len(ranks), rows.shape[1])
-        sent = [view(row) for row in rows]
-        for start in range(0, len(sent[0]), _PIECE):
-            pieces = [data[start : start + _PIECE] for data in sent]
-            dealt = {rank: pieces[i % len(pieces)] for i, rank in enumerate(self._group)}
-            own = dealt.pop(self._rank)
-            payloads = self._meet_again([own], dealt, start)
-            for rank, row in zip(ranks, received, strict=True):
-                view(row)[start : start + _PIECE] = payloads[rank]
-        return received
+    def deal(self, pack: Pack) -> Tensor:
+        """Send one row of the pack to each rank of the group; returns the rows received."""
+        ranks = len(self._group)
+        shape = ranks, pack.flat.numel() // ranks
+        if pack.gathered is None:
+            return self._deal(pack.flat.view(shape))
+        return pack.gathered.view(ranks, *shape)[:, self._index]
 
     def all_reduce(self, pack: Pack, reduction: Reduction) -> Tensor:
         if pack.gathered is not None:
             return reduction.fold(pack.gathered)
-        if self._walk is not None:
+        if self._is_here:
             return self._walk.all_reduce(pack.parts, reduction.fold)
+        if peers := grouping.same_share(self._group, self._rank, len(self._memory.members)):
+            fold = functools.partial(self._fold_over_hosts, reduction, peers)
+            return self._walk.all_reduce(pack.parts, fold)
         flat, ranks = pack.flat, len(self._group)
         padding = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, padding)) if padding else flat
-        share = reduction.fold(self._exchange(rows.view(ranks, -1)))
-        return self._exchange(share[None]).view(-1)[: flat.numel()]
+        share = reduction.fold(self._deal(rows.view(ranks, -1)))
+        return self._gather(share).view(-1)[: flat.numel()]
+
+    def _fold_over_hosts(self, reduction: Reduction, peers: list[int], rows: Tensor) -> Tensor:
+        """Reduce this host's rows first, then those of the ranks with the same share, one on each
+        host. So each value crosses the network once per host, not once per rank."""
+        share = Reduction(reduction.kind).fold(rows)
+        return reduction.fold(self._swap_rows(peers, [share] * len(peers)))
+
+    def _swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """Send the tensors in `outgoing` to ranks, and fill those in `incoming` with what ranks
+        send: in pieces, of which other ranks of this host may have fewer, or none."""
+        self._part += 1
+        sent, received = ({r: view(t) for r, t in side.items()} for side in (outgoing, incoming))
+        members = sorted({self._rank, *outgoing, *incoming})
+        size = max(map(len, (*sent.values(), *received.values())), default=0)
+        for start in range(0, size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            dealt = {rank: data[piece] for rank, data in sent.items()}
+            payloads = self._meet_again(members, dealt, start)
+            for rank, data in received.items():
+                data[piece] = payloads[rank]
+
+    def move(self, pack: Pack, source: int | None, target: int | None) -> Tensor | None:
+        """Send the pack to `target` and return the pack of `source`; either may be None."""
+        if pack.gathered is not None:
+            return None if source is None else pack.gathered[self._group.index(source)]
+        if self._is_here:  # all ranks take part in each of its steps
+            return self._walk.move(pack.flat, source, sends=target is not None)
+        if source == self._rank:
+            return pack.flat.clone()
+        received = torch.empty_like(pack.flat)
+        outgoing = {} if target is None else {target: pack.flat}
+        self._swap(outgoing, {} if source is None else {source: received})
+        return None if source is None else received
+
+    def _gather(self, flat: Tensor) -> Tensor:
+        if self._is_here:
+            return self._walk.gather(flat)
+        return self._swap_rows(self._group, [flat] * len(self._group))
+
+    def _deal(self, rows: Tensor) -> Tensor:
+        if self._is_here:
+            return self._walk.deal(rows)
+        return self._swap_rows(self._group, rows.unbind())
+
+    def _swap_rows(self, ranks: Sequence[int], rows: Sequence[Tensor]) -> Tensor:
+        """Send each of these ranks its row, and return the rows received, with this rank's own."""
+        own = ranks.index(self._rank)
+        received = rows[own].new_empty(len(ranks), rows[own].numel())
+        received[own] = rows[own]
+        others = [(i, rank) for i, rank in enumerate(ranks) if i != own]
+        self._swap({r: rows[i] for i, r in others}, {r: received[i] for i, r in others})
+        return received
 
 
 def _check_dim(name: str, tensor: Tensor, dim: int) -> None:

@@ -5,7 +5,7 @@ torch_xla or XLA would raise only when the graph is compiled, or not at all.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import index
 
@@ -31,6 +31,19 @@ def ranks_to_meet(groups: Groups, group: Sequence[int], size: int) -> Sequence[i
         return group
     participants = {int(rank) for members in groups if len(members) > 1 for rank in members}
     return sorted(participants) or range(size)
+
+
+def same_share(group: Sequence[int], rank: int, ranks_here: int) -> list[int]:
+    """The ranks of a group that reduce the same share as this rank, one on each host; empty unless
+    the group spans several hosts and has the same number of ranks, at least 2, on each."""
+    hosts: defaultdict[int, list[int]] = defaultdict(list)
+    for other in group:
+        hosts[other // ranks_here].append(other)
+    local = hosts[rank // ranks_here]
+    if len(hosts) < 2 or len(local) < 2 or {*map(len, hosts.values())} != {len(local)}:
+        return []
+    position = local.index(rank)
+    return [members[position] for members in hosts.values()]
 
 
 def check(groups: Groups, size: int) -> None:

@@ -51,20 +51,29 @@ class Walk:
         self._index = group.index(rank)
         self._barrier = barrier
 
-    def exchange(self, rows: Tensor, sources: slice = slice(None)) -> Tensor:
-        """Give each rank of the group its row, or all of them the only one; return the rows from
-        `sources`, positions in the group (default: all)."""
-        width, count = rows.shape
-        areas = self._memory.areas(rows.dtype)
-        own = self._rows[self._index]
-        received = rows.new_empty(len(self._rows[sources]), count)
-        for turn, start, stop in _chunks(count, areas.shape[2] // width):
-            size = stop - start
-            areas[turn, own, : width * size].view(width, size).copy_(rows[:, start:stop])
+    def gather(self, flat: Tensor) -> Tensor:
+        """[rank, number]: the numbers of every rank of the group."""
+        areas = self._memory.areas(flat.dtype)
+        gathered = flat.new_empty(len(self._rows), flat.numel())
+        for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
+            areas[turn, self._rows[self._index], : stop - start] = flat[start:stop]
             self._barrier()
-            begin = self._index % width * size
-            for row, place in zip(received, self._rows[sources], strict=True):
-                row[start:stop] = areas[turn, place, begin : begin + size]
+            gathered[:, start:stop] = self._group_rows(areas[turn])[:, : stop - start]
+        self._barrier()
+        return gathered
+
+    def deal(self, rows: Tensor) -> Tensor:
+        """Send row i to rank i of the group; return the rows received, in the group's order."""
+        ranks, count = rows.shape
+        areas = self._memory.areas(rows.dtype)
+        received = torch.empty_like(rows)
+        for turn, start, stop in _chunks(count, areas.shape[2] // ranks):
+            size = stop - start
+            own_area = areas[turn, self._rows[self._index], : ranks * size]
+            own_area.view(ranks, size).copy_(rows[:, start:stop])
+            self._barrier()
+            parts = self._group_rows(areas[turn])[:, self._index * size : (self._index + 1) * size]
+            received[:, start:stop] = parts
         self._barrier()
         return received
 
@@ -98,6 +107,20 @@ class Walk:
             count = min(share, stop - start)
             reduced[start : start + count] = areas[2 + turn, row, :count]
             start += count
+
+    def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
+        """Return the tensor that rank `source` of this host sends, if any."""
+        areas = self._memory.areas(flat.dtype)
+        received = None if source is None else torch.empty_like(flat)
+        for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
+            if sends:
+                areas[turn, self._rows[self._index], : stop - start] = flat[start:stop]
+            self._barrier()
+            if received is not None and source is not None:
+                row = source - self._memory.members.start
+                received[start:stop] = areas[turn, row, : stop - start]
+        self._barrier()
+        return received
 
     def _group_rows(self, area: Tensor) -> Tensor:
         """The group's rows; without a copy if the group is every rank of this host."""

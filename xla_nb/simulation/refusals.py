@@ -6,11 +6,9 @@ wrong result without an error.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import torch
 import torch_xla
 import torch_xla.runtime as xr
 from torch.library import Library
@@ -40,28 +38,8 @@ _KERNELS = (
     "torch.nn.functional.scaled_dot_product_attention",
 )
 _DTENSOR = ("DTensor on XLA needs SPMD", "Use --runtime spmd")
-_FUNCTIONAL = (
-    "of torch's functional collectives only all_reduce works",
-    "Use xm.all_gather, xm.reduce_scatter, xm.all_to_all or xm.collective_broadcast",
-)
-#: Kernels for XLA, by namespace.
-_KERNELS_REFUSED = {
-    "_dtensor": (_DTENSOR, ("shard_dim_alltoall",)),
-    "_c10d_functional": (
-        _FUNCTIONAL,
-        (
-            "all_reduce_coalesced",
-            "all_gather_into_tensor",
-            "all_gather_into_tensor_coalesced",
-            "reduce_scatter_tensor",
-            "reduce_scatter_tensor_coalesced",
-            "all_to_all_single",
-            "broadcast",
-        ),
-    ),
-}
-#: Never freed: they would take their kernels with them.
-_LIBRARIES = [Library(namespace, "IMPL") for namespace in _KERNELS_REFUSED]
+#: Never freed: it would take its kernels with it.
+_DTENSOR_KERNELS = Library("_dtensor", "IMPL")
 
 REFUSED = {
     "_xla_send": _CHANNELS,
@@ -109,9 +87,5 @@ def install_refusals() -> None:
             setattr(xlac, name, refuse(f"torch_xla._XLAC.{name}", why))
     custom_kernel.trace_pallas = refuse("Pallas kernels", _KERNELS)
     xr.use_spmd = refuse("torch_xla.runtime.use_spmd", _SPMD)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
-        for library, (why, names) in zip(_LIBRARIES, _KERNELS_REFUSED.values(), strict=True):
-            for name in names:
-                refused = torch.compiler.disable(refuse(f"{library.ns}::{name}", why))
-                library.impl(name, refused, "XLA", allow_override=True)
+    name = "shard_dim_alltoall"
+    _DTENSOR_KERNELS.impl(name, refuse(f"_dtensor::{name}", _DTENSOR), "XLA")

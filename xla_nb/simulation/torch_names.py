@@ -8,7 +8,7 @@ communicates is carried here or refused in `refusals`; none may return local val
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -147,28 +147,84 @@ class XlacNames:
         return self._result(self._carrier.permute(host_value, pairs), value), token
 
 
-def _carry_functional(carrier: Carrier) -> None:
-    """Replace the kernel of the functional all_reduce for XLA, which `xm.all_reduce` calls."""
+def _single(coalesced: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
+    """Turn a kernel of several tensors into a kernel of one."""
 
-    def find_groups(name: str) -> Groups:
+    def single(self: FunctionalNames, value: Tensor, *options: object) -> Tensor:
+        return coalesced(self, [value], *options)[0]
+
+    return single
+
+
+class FunctionalNames:
+    """The kernels of `_c10d_functional` for XLA; unlike torch_xla's, they respect the group."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+
+    def install(self) -> None:
+        operators = dir(torch.ops._c10d_functional)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
+            for name, function in vars(type(self)).items():
+                if not name.startswith("_") and name != "install" and name in operators:
+                    bound = torch.compiler.disable(function.__get__(self))
+                    _FUNCTIONAL_KERNELS.impl(name, bound, "XLA", allow_override=True)
+
+    def _groups(self, name: str) -> Groups:
         if not name or not dist.is_initialized():
             return []
         ranks = dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(name))
-        return [] if len(ranks) == carrier.size else [ranks]
+        return [] if len(ranks) == self._carrier.size else [ranks]
 
-    def all_reduce(value: Tensor, kind: str, group: str) -> Tensor:
+    def all_reduce_coalesced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
         if kind.startswith(_GATHER):
-            results = carrier.all_gather(fetch([value]), int(kind.removeprefix(_GATHER)), [])
+            results = self._carrier.all_gather(fetch(values), int(kind.removeprefix(_GATHER)), [])
         else:
             reduction = Reduction(_FUNCTIONAL_KINDS.get(kind, kind))
-            results = carrier.all_reduce(reduction, fetch([value]), find_groups(group))
-        return upload(results, value)[0]
+            results = self._carrier.all_reduce(reduction, fetch(values), self._groups(group))
+        return upload(results, values[0])
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
-        for name, kernel in (("all_reduce", all_reduce), ("wait_tensor", lambda value: value)):
-            disabled = torch.compiler.disable(kernel)
-            _FUNCTIONAL_KERNELS.impl(name, disabled, "XLA", allow_override=True)
+    def all_gather_into_tensor_coalesced(
+        self, values: Sequence[Tensor], size: int, group: str
+    ) -> list[Tensor]:
+        gathered = self._carrier.all_gather(fetch(values), 0, self._groups(group))
+        return upload(gathered, values[0])
+
+    def reduce_scatter_tensor_coalesced(
+        self, values: Sequence[Tensor], kind: str, size: int, group: str
+    ) -> list[Tensor]:
+        reduction, groups = Reduction(_FUNCTIONAL_KINDS.get(kind, kind)), self._groups(group)
+        shares = self._carrier.reduce_scatter(reduction, fetch(values), 0, size, groups)
+        return upload(shares, values[0])
+
+    all_reduce = _single(all_reduce_coalesced)
+    all_gather_into_tensor = _single(all_gather_into_tensor_coalesced)
+    reduce_scatter_tensor = _single(reduce_scatter_tensor_coalesced)
+
+    def all_to_all_single(
+        self, value: Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
+    ) -> Tensor:
+        if len({*out_splits, *in_splits}) > 1:
+            raise NotImplementedError(
+                "XLA's all_to_all needs parts of equal size, "
+                f"not {[*in_splits]} to {[*out_splits]}."
+            )
+        groups = self._groups(group)
+        count = len(groups[0]) if groups else self._carrier.size
+        (host_value,) = fetch([value])
+        result = self._carrier.all_to_all(host_value, 0, 0, count, groups)
+        return upload([result], value)[0]
+
+    def broadcast(self, value: Tensor, source: int, group: str) -> Tensor:
+        groups = self._groups(group)
+        (host_value,) = fetch([value])
+        root = groups[0][source] if groups else source
+        contribution = host_value if self._carrier.rank == root else torch.zeros_like(host_value)
+        return upload(self._carrier.all_reduce(Reduction("sum"), [contribution], groups), value)[0]
+
+    def wait_tensor(self, value: Tensor) -> Tensor:
+        return value
 
 
 def _carry_model(carrier: Carrier) -> None:
@@ -245,7 +301,7 @@ def carry(carrier: Carrier) -> None:
     """Replace the names in this process."""
     watch_placeholders()
     XlacNames(carrier).install()
-    _carry_functional(carrier)
+    FunctionalNames(carrier).install()
     _carry_model(carrier)
     _cut_compiled_graphs()
     _carry_pairs(carrier)
