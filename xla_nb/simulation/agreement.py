@@ -220,7 +220,8 @@ class Agreement:
     ) -> None:
         """Raise the reason why ranks are missing at the board, if streams contain one: the streams
         of the missing ranks, or of others that know it."""
-        mine, step, errors = visit.mine, visit.step, {}
+        mine, step = visit.mine, visit.step
+        returned, errors = self._returned_ranks(self.mesh.streams), {}
         for rank in self.mesh.poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
@@ -233,6 +234,7 @@ class Agreement:
         for rank in self.mesh.streams:
             if frame := self._look(rank, take=True):
                 stream_frames[rank] = frame
+        self._mark_returned(returned - stream_frames.keys())
         for rank, cause in errors.items():
             if rank in missing - self._farewells.keys() - stream_frames.keys():
                 self._raise_rank_lost(rank, mine, cause)
@@ -250,7 +252,10 @@ class Agreement:
         thread of this rank that is in a collective fails at its next step."""
         if not self.has_ended:
             self.has_ended = True
-            self._broadcast(Frame(self.number, reason, "", farewell=True))
+            if reason == _RETURNED and self._board is not None:
+                self._board.returns(self.mesh.rank, self.number)  # messaging many ranks takes long
+            else:
+                self._broadcast(Frame(self.number, reason, "", farewell=True))
             if self.mesh.is_sending:  # to a rank that does not read; no program waits for it
                 thread = threading.Thread(
                     target=self.mesh.flush, name="xla_nb-farewell", daemon=True
@@ -272,8 +277,10 @@ class Agreement:
         self._waits.wait(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
         while True:
-            for rank in ready:
+            returned = self._returned_ranks(missing)
+            for rank in {*ready, *returned}:
                 self._receive(rank, mine, frames, missing)
+            self._mark_returned(returned & missing)
             self._check_farewells(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 return frames
@@ -312,6 +319,16 @@ class Agreement:
                 if frame.farewell or take:
                     stream.drop(length)
                 return None if frame.farewell else frame
+
+    def _returned_ranks(self, others: Iterable[int]) -> set[int]:
+        """Which of these ranks are marked on the board as returned: all that they sent is already
+        in their streams."""
+        return set() if self._board is None else self._board.returned(self.number, others)
+
+    def _mark_returned(self, returned: Iterable[int]) -> None:
+        """Mark ranks as left once everything they sent before returning has been read."""
+        for rank in returned:
+            self._farewells.setdefault(rank, Frame(self.number, _RETURNED, "", farewell=True))
 
     def _check_members(self, mine: Frame, others: Iterable[int]) -> None:
         absent = set(others) - self._members

@@ -42,12 +42,13 @@ class Board:
         self._size = size
         #: The maximum size of a payload in bytes.
         self.room = max(_MIN_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
-        begin = -(-size * (2 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
+        begin = -(-size * (3 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
         slots = 2 * size * (_MAX_MESSAGE + self.room)
         memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
         self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each rank began
-        digests = memory[16 * size : (16 + 2 * _DIGEST) * size]
+        self._returns = memory[16 * size : 24 * size].cast("Q")  # 1 + the last one that returned
+        digests = memory[24 * size : (24 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
         self._messages = memory[begin:]
         self._fence = threading.Lock()
@@ -74,6 +75,14 @@ class Board:
         if min(self._programs) >= program:
             return []
         return [rank for rank, latest in enumerate(self._programs) if latest < program]
+
+    def returns(self, rank: int, program: int) -> None:
+        """Mark that a rank has returned from a program. Wakes no rank: most wait for nothing."""
+        self._returns[rank] = program + 1
+
+    def returned(self, program: int, ranks: Iterable[int]) -> set[int]:
+        """Which of these ranks have returned from the program, or from a later one."""
+        return {rank for rank in ranks if self._returns[rank] > program}
 
     def arrive(
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()

@@ -7,6 +7,7 @@ communicates is carried here or refused in `refusals`; none may return local val
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -29,6 +30,11 @@ XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
 #: Kind of an all_reduce that performs an all_gather; torch and its users see an all_reduce.
 _GATHER = "gather along "
+#: The warning of torch_xla on a TPU.
+_INEFFICIENT = (
+    "Individual send/recv ops are inefficient on an XLA device. Consider using "
+    "xla_model.collective_permute() and specifying all source-target pairs."
+)
 #: Never freed: it would take its kernels with it.
 _FUNCTIONAL_KERNELS = Library("_c10d_functional", "IMPL")
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
@@ -284,11 +290,13 @@ def _carry_pairs(carrier: Carrier) -> None:
     """Replace the point-to-point calls of torch.distributed's `xla` process group."""
 
     def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
         for value in fetch(tensors):
             carrier.send_receive(value, carrier.rank, target)
         return backend._ret_work(list(tensors))
 
     def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
         host_values = fetch(tensors)
         write(tensors, [carrier.send_receive(value, source, carrier.rank) for value in host_values])
         return backend._ret_work(list(tensors))
