@@ -7,6 +7,8 @@ call starts the ranks of a simulated host.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import decimal
 import functools
 import os
 from collections import Counter
@@ -250,9 +252,22 @@ def _device_pool(max_workers: int) -> Any:
     `queue.get` or `subprocess.run`, and only it may set signal handlers. A process with several
     devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
     """
+    import torch
+
     if max_workers == 1:
         return contextlib.nullcontext(_MainThread())
-    return ThreadPoolExecutor(max_workers)
+    arguments = contextvars.copy_context(), torch.is_grad_enabled()
+    return ThreadPoolExecutor(max_workers, initializer=go_on_from, initargs=arguments)
+
+
+def go_on_from(context: contextvars.Context, has_grad: bool) -> None:
+    """Copy the main thread's context variables and grad mode to a new thread."""
+    import torch
+
+    for variable, value in context.items():
+        if not isinstance(value, decimal.Context):  # shared, it would be changed by all threads
+            variable.set(value)
+    torch.set_grad_enabled(has_grad)
 
 
 class _MainThread:
