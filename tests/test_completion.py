@@ -58,4 +58,3 @@ def test_ranks_are_asked_only_inside_their_cells(monkeypatch, code, top, before)
 def test_turning_on_without_a_kernel_changes_nothing():
     shell = SimpleNamespace()
     live_questions.turn_on(shell, lambda top: None)
-    live_questions.turn_off(shell)

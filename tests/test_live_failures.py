@@ -290,8 +290,8 @@ def test_interrupting_a_question_to_ranks_raises_a_short_error_and_keeps_them(ke
         "error",
         "Interrupted: Interrupted before all ranks had answered.",
     )
-    kernel.ok(f"%%xla --group {group} -o after_it\nlen(much)")
-    assert kernel.value("dict(after_it.results)") == "{0: 50, 1: 50}"
+    kernel.ok(f"%%xla --group {group} -o after_much\nlen(much)")
+    assert kernel.value("dict(after_much.results)") == "{0: 50, 1: 50}"
 
 
 def test_a_cell_reports_that_its_job_was_killed(kernel, group):

@@ -1120,25 +1120,3 @@ def test_launching_from_a_deleted_working_directory_is_refused(notebook):
     notebook.ok("os.chdir(home)")
     assert "working directory no longer exists" in shown.error
     assert "Traceback" not in shown.error
-
-
-# ---------------------------------------------------------------- %xla_topology
-
-
-def test_the_topology_of_this_machine_shows_the_ranks_of_a_launch(notebook):
-    shown = notebook.ok("%xla_topology -n 3")
-    assert "slice 0  localhost  [0][1][2]" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("-n 0", "-n must be a whole number of at least 1"),
-        ("--on ray", "UsageError: %xla_topology: Unknown option --on."),
-    ],
-)
-def test_invalid_topology_options_raise_a_short_error(notebook, line, said):
-    shown = notebook.run(f"%xla_topology {line}")
-    assert said in shown.error
-    assert "\n\n" not in shown.error
-    assert "Traceback" not in shown.error

@@ -60,9 +60,6 @@ def test_an_existing_name_is_not_replaced(release):
     assert (runtime.using_pjrt(), told) == ("its own", [])
     assert runtime.requires_pjrt(print) is print
     assert told == [NOTICE["xr.requires_pjrt"]]
-    old_names.uninstall()
-    assert hasattr(runtime, "using_pjrt")
-    assert not hasattr(runtime, "requires_pjrt")
 
 
 def test_installing_old_names_again_keeps_notices_with_the_first_caller(release):
@@ -72,15 +69,6 @@ def test_installing_old_names_again_keeps_notices_with_the_first_caller(release)
     old_names.install(here.append)
     assert runtime.using_pjrt()
     assert (told, here) == ([NOTICE["xr.using_pjrt"]], [])
-
-
-def test_uninstalled_names_can_be_installed_again(release):
-    runtime = release()
-    old_names.install()
-    old_names.uninstall()
-    assert not hasattr(runtime, "using_pjrt")
-    old_names.install()
-    assert runtime.using_pjrt()
 
 
 # ---------------------------------------------------------------- in a notebook
@@ -194,28 +182,18 @@ def f(index):
     device = xm.xla_device()
     both = xm.get_xla_supported_devices("TPU"), xm.get_xla_supported_devices(devkind=["TPU"])
     of_today = xm.get_xla_supported_devices(1), xm.get_xla_supported_devices(max_devices=1)
-    return *both, *of_today, xm.get_local_ordinal(0)
+    return *both, *of_today
 run = xmp.spawn(f, nprocs=2)
 """
 
 
 def test_functions_accept_removed_parameters_with_one_notice_each(published):
     told = published.ok(FORMER).stderr.splitlines()
-    assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1)}"
+    assert published.value("run[1]") == f"{(*[['xla:0']] * 4,)}"
     gone = "{} was removed in torch_xla {}: {}".format
     assert [line for line in told if " of " in line] == [
         gone("devkind of xm.get_xla_supported_devices", "2.8", "leave it out"),
-        gone("defval of xm.get_local_ordinal", "2.5", "leave it out"),
     ]
-
-
-def test_without_dropin_functions_reject_removed_parameters(published):
-    published.ok("%xla_config dropin=off")
-    try:
-        shown = published.run("xm.get_local_ordinal(0)")
-        assert shown.ename == "TypeError"
-    finally:
-        published.ok("%xla_config dropin=on")
 
 
 REDUCED = """
@@ -260,14 +238,6 @@ def test_names_listed_as_still_existing_exist(published):
         "    try: pkgutil.resolve_name(path)\n    except Exception as problem: print(path, problem)"
     )
     assert not found.lines
-
-
-def test_without_dropin_the_notebook_has_no_old_names(published):
-    published.ok("%xla_config dropin=off")
-    assert published.run("from torch_xla.experimental import pjrt").ename == "ImportError"
-    assert published.value("hasattr(xm, 'xrt_world_size')") == "False"
-    published.ok("%xla_config dropin=on")
-    assert published.value("xm.xrt_world_size()") == "1"
 
 
 @pytest.mark.parametrize("index", [1, 2])

@@ -62,10 +62,3 @@ def load_ipython_extension(shell: Any) -> None:
     from xla_nb import magics
 
     magics.load(shell)
-
-
-def unload_ipython_extension(shell: Any) -> None:
-    """Called by ``%unload_ext xla_nb``."""
-    from xla_nb import magics
-
-    magics.unload(shell)

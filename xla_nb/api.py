@@ -228,13 +228,12 @@ def release() -> None:
 
 
 @atexit.register
-def close(why: str = "") -> None:
-    """End every process that launches have left running. `why`: a headline for their runs, by
-    default that this process has ended."""
-    default = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
+def close() -> None:
+    """End every process that launches have left running."""
+    why = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
     for run in living():
         if not run.state.stopping and not run.state.settled:
-            run.stops_because(why or default)
+            run.stops_because(why)
     engine().close()
     release()
 

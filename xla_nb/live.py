@@ -140,10 +140,10 @@ def _record_end(group: Group) -> None:
     _show_end(group)
 
 
-def end_all(why: str = "with the process that started them") -> None:
+def end_all() -> None:
     """End all live ranks of this process."""
     for name in list(_groups()):
-        end(name, why)
+        end(name, "with the process that started them")
 
 
 def restart(name: str, *, replay: bool) -> Group:

@@ -139,12 +139,6 @@ def turn_on(shell: Any, group_of: GroupOf) -> None:
     kernel.do_inspect = functools.partial(_inspect, kernel.do_inspect, group_of)
 
 
-def turn_off(shell: Any) -> None:
-    """Restore the kernel's own answers."""
-    for name in ("do_complete", "do_inspect"):
-        vars(getattr(shell, "kernel", None) or shell).pop(name, None)
-
-
 def _completed(
     original: Callable[[str, int], dict[str, Any]],
     group_of: GroupOf,

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import functools
 import importlib
-import os
 import re
 import shlex
 import sys
@@ -28,7 +27,6 @@ from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.monitor import stacks
 from xla_nb.monitor.drift import Watch
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
-from xla_nb.pickling import multiprocess
 from xla_nb.program.build import build, build_entry
 from xla_nb.program.cell_text import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
@@ -39,7 +37,6 @@ from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import DEFAULTS, DROPIN, OPTIONS, SETTINGS, Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
-from xla_nb.topology import diagram
 from xla_nb.views import picture
 from xla_nb.views.observer import Observer
 from xla_nb.views.variables import Variables
@@ -53,7 +50,10 @@ _NO_FRAME = 10**6  # frames up: beyond all of them, so that only the notebook's 
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics, and start warming the fork server and, if it is used, the panel."""
+    """Register the magics, and start warming the fork server and, if it is used, the panel. Does
+    nothing the second time (`%reload_ext`)."""
+    if "XlaMagics" in shell.magics_manager.registry:
+        return
     shell.register_magics(XlaMagics(shell))
     shell.input_transformers_cleanup.append(_magics(shell).transformed)
     for event, callback in _callbacks(shell):
@@ -65,19 +65,6 @@ def load(shell: InteractiveShell) -> None:
     if api.default_view() == "panel":  # importing it would delay the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
         threading.Thread(target=import_panel, name="xla_nb-import", daemon=True).start()
-
-
-def unload(shell: InteractiveShell) -> None:
-    """Undo `load` and end everything it started."""
-    for event, callback in _callbacks(shell):
-        shell.events.unregister(event, callback)
-    shell.input_transformers_cleanup.remove(_magics(shell).transformed)
-    dropin.uninstall()
-    multiprocess.named().turn_off()
-    guard.of(shell).turn_off()
-    live_questions.turn_off(shell)
-    live.end_all("by %unload_ext xla_nb")
-    api.close("Stopped by %unload_ext xla_nb")
 
 
 def _magics(shell: InteractiveShell) -> XlaMagics:
@@ -124,7 +111,6 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
         },
     ),
     "%%xla_spawn": (OPTIONS, {"entry": _OPTIONAL, "--args": {"default": "()"}, **_OUT}),
-    "%xla_topology": (("n", "simulate"), {}),
 }
 
 
@@ -398,8 +384,7 @@ class XlaMagics(Magics):
         """Show the defaults of launches, or set them: `%xla_config n=8 grace=10`.
 
         `%xla_config n=None` restores one default, `%xla_config reset` all. `dropin=off` restores
-        the original xmp.spawn, torch_xla.launch and notebook_launcher, and removes torch_xla's old
-        names from the notebook.
+        the original xmp.spawn, torch_xla.launch and notebook_launcher.
         """
         settings = self.notebook.settings
         changes: dict[str, Any] = {}
@@ -422,15 +407,6 @@ class XlaMagics(Magics):
             default = f" (default: {option.without})" if settings[name] is None else ""
             text = f"{name:<11} {settings[name]!s:<6} {option.meaning}{default}"
             print(*in_lines(text, 19), sep="\n")
-
-    @line_magic
-    def xla_topology(self, line: str) -> None:
-        """Draw the chips of this machine, or simulated ones, and the ranks on them.
-
-        %xla_topology [-n N] [--simulate TYPE]
-        """
-        options = self._options(_parse_line("%xla_topology", line))
-        print(diagram.here(run_options.environment(options, os.environ), options.n))
 
     @line_magic
     def xla_stop(self, line: str) -> None:

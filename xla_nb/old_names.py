@@ -134,12 +134,6 @@ def _supported_devices(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call
     return args[1:], settings
 
 
-def _local_ordinal(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    if args or settings:
-        _notify("xm.get_local_ordinal", "defval", "2.5", "leave it out")
-    return (), {}
-
-
 def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
     """It used to print one object to the stream `fd`, its second parameter, before `local` and
     `flush`; today it prints all positional arguments, including the stream."""
@@ -187,7 +181,6 @@ def _functions() -> InPlace:
         (
             _make_place(_XM, "master_print", _master_print),
             _make_place(_XM, "get_xla_supported_devices", _supported_devices),
-            _make_place(_XM, "get_local_ordinal", _local_ordinal),
             _make_place(
                 "torch_xla.distributed.parallel_loader", "ParallelLoader.__init__", _parallel_loader
             ),
@@ -201,14 +194,12 @@ def _functions() -> InPlace:
 
 class _Here:
     """The state of this process: `report` receives each notice, `reported` are those it received,
-    `put` are the names added to modules, and `show` shows all other warnings."""
+    and `show` shows all other warnings."""
 
     def __init__(self) -> None:
         self.is_on = False
         self.report: Callable[[str], object] | None = None
         self.reported: set[str] = set()
-        self.put: list[tuple[ModuleType, str, object]] = []
-        self.finder = _OldModules()
         self.show = warnings.showwarning
 
     def used(self, notice: str) -> None:
@@ -228,8 +219,8 @@ def first_time(notice: str) -> bool:
 
 
 def install(report: Callable[[str], object] | None = None) -> None:
-    """Let programs use the old names and parameters. `report` receives the notice for each one
-    used; until `uninstall`, the first `report` given stays."""
+    """Let programs use the old names and parameters. The first `report` given receives the notice
+    for each one used."""
     state = _here()
     state.report = state.report or report
     if state.is_on:
@@ -238,35 +229,15 @@ def install(report: Callable[[str], object] | None = None) -> None:
     for module in dict.fromkeys(module for module, _ in _NAMES):
         when_imported(module, _add_names)
     _functions().turn_on()
-    if state.finder not in sys.meta_path:
-        sys.meta_path.append(state.finder)  # last: existing modules take precedence
-    if warnings.showwarning is not _warn:
-        state.show = warnings.showwarning
-        warnings.showwarning = _warn
-
-
-def uninstall() -> None:
-    """Remove the old names again, except those that the program has bound to its own names."""
-    _here().is_on, _here().report = False, None
-    _functions().turn_off()
-    if warnings.showwarning is _warn:
-        warnings.showwarning = _here().show
-    for module, name, value in _here().put:
-        if vars(module).get(name) is value:
-            delattr(module, name)
-    _here().put.clear()
-    for path in _MODULES:
-        if isinstance(getattr(sys.modules.get(path), "__loader__", None), _OldModules):
-            package, _, name = path.rpartition(".")
-            vars(sys.modules[package]).pop(name, None)
-            del sys.modules[path]
+    sys.meta_path.append(_OldModules())  # last: existing modules take precedence
+    state.show, warnings.showwarning = warnings.showwarning, _warn
 
 
 def _warn(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
     """Python's `warnings.showwarning`, called for each warning that passes the filters."""
     text = str(message) if category in (DeprecationWarning, UserWarning) else ""
     notice = next((notice for start, notice in DEPRECATED.items() if text.startswith(start)), None)
-    if notice is not None and _here().is_on:
+    if notice is not None:
         _here().used(notice)
     else:
         _here().show(message, category, *args, **kwargs)
@@ -274,13 +245,9 @@ def _warn(message: Warning | str, category: type[Warning], *args: Any, **kwargs:
 
 def _add_names(module: ModuleType) -> None:
     """Add to a module the old names that it lacks."""
-    if not _here().is_on:
-        return
     for (path, name), old in _NAMES.items():
         if path == module.__name__ and name not in vars(module):
-            value = _make_function(path, name, old)
-            setattr(module, name, value)
-            _here().put.append((module, name, value))
+            setattr(module, name, _make_function(path, name, old))
 
 
 def _make_function(module: str, name: str, old: Old) -> Callable[..., Any]:
@@ -302,7 +269,7 @@ class _OldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _MODULES or not _here().is_on:
+        if fullname not in _MODULES:
             return None
         return importlib.util.spec_from_loader(fullname, self)
 

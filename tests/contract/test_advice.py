@@ -198,7 +198,7 @@ def test_ray_actor_handle_is_refused_and_ranks_get_the_actor_by_name() -> None:
         ("%xla_start --nme big", "%xla_start: Unknown option --nme. Did you mean --name?"),
         ("%xla_restart --relpay", "%xla_restart: Unknown option --relpay. Did you mean --replay?"),
         ("%xla_vars --compte", "%xla_vars: Unknown option --compte. Did you mean --compute?"),
-        ("%xla_topology --simulat 2", "Unknown option --simulat. Did you mean --simulate?"),
+        ("%xla_start --simulat v4-8", "Unknown option --simulat. Did you mean --simulate?"),
         ("%%xla_spawn --xyz\n1", "Unknown option --xyz. `%%xla_spawn?` lists the options."),
         ("%%xla_spawn f --evn=A=SECRET\n1", "Unknown option --evn=…. Did you mean --env?"),
         ("%xla_config timout=5", "Unknown setting 'timout'. Did you mean timeout? Choose n, "),

@@ -95,22 +95,13 @@ def test_notebook_device_is_chosen_silently(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environ", "count", "neuron"),
-    [
-        ({"PJRT_DEVICE": "TPU"}, 0, False),
-        ({"PJRT_SELECT_DEFAULT_DEVICE": "0"}, 0, False),
-        ({}, 4, False),
-        ({}, 0, True),
-    ],
+    ("environ", "count"),
+    [({"PJRT_DEVICE": "TPU"}, 0), ({}, 4)],
 )
-def test_other_device_choices_are_left_to_torch_xla(monkeypatch, environ, count, neuron):
-    for name in ("PJRT_DEVICE", "PJRT_SELECT_DEFAULT_DEVICE"):
-        monkeypatch.delenv(name, raising=False)
+def test_other_device_choices_are_left_to_torch_xla(monkeypatch, environ, count):
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    package = types.ModuleType("torch_xla")
-    package._found_libneuronxla = neuron
-    monkeypatch.setitem(sys.modules, "torch_xla", package)
     monkeypatch.setattr(chips, "count_chips", lambda: count)
     asked = []
     monkeypatch.setattr(answers, "_answers", lambda: Originals(asked))

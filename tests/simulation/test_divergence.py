@@ -140,14 +140,9 @@ def test_error_names_a_rank_that_raised_and_its_exception(simulate: Simulate) ->
         assert "rank 1: raised ValueError" in job.ranks[rank].value
 
 
-def test_ranks_report_a_late_rank_and_wait_for_it(simulate: Simulate) -> None:
-    job = simulate("late")
-    assert job.values() == [[None]] + [[("all_reduce sum f32[4]", (0,)), None]] * 3
-    lines = [line for line in job.stderr.splitlines() if line.startswith("xla_nb: waited")]
-    assert len(lines) == 3
-    # On a busy machine another rank may be a tenth of a second late, too.
-    late = re.compile(r"for ranks? 0(, \d| and \d|–\d)* in all_reduce sum f32\[4\] at ")
-    assert all(map(late.search, lines)), lines
+def test_ranks_know_a_late_rank_and_wait_for_it(simulate: Simulate) -> None:
+    waits = simulate("late").values()
+    assert waits == [[None]] + [[("all_reduce sum f32[4]", (0,)), None]] * 3
 
 
 def test_error_names_a_killed_rank(simulate: Simulate) -> None:

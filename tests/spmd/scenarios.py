@@ -160,7 +160,20 @@ def uneven(rows: int, hidden: int) -> tuple[float, str]:
         "adamw",
         lambda batch: spmd.shard_batch(batch, mesh),
     )
-    return far, str(spmd.placements(models[0], mesh)["in_proj.weight"])
+    return far, described(models[0].in_proj.weight, mesh)
+
+
+def described(tensor: torch.Tensor, mesh: Any = None) -> str:
+    """A tensor's placement in words, as read back from XLA; with the axes of a mesh."""
+    placed, splits = sharding.placement_of(tensor), []
+    layout = mesh and sharding.layout_of(tensor, mesh)
+    for dim in range(tensor.ndim):
+        count = len({region[dim] for _, region in placed.parts})
+        axes = " and ".join(repr(mesh.names[axis]) for axis in layout[dim]) if mesh else ""
+        if axes or (count > 1 and not mesh):
+            splits.append(f"Shard({dim}) over {axes}" if axes else f"Shard({dim}) in {count} parts")
+    part = "x".join(map(str, placed.shard)) or "one number"
+    return f"{', '.join(splits) or 'Replicate'}; {part} on each device"
 
 
 # --- placements --------------------------------------------------------------------------------
@@ -173,7 +186,7 @@ def placements(model: str, axes: dict[str, int], part: str | None) -> dict[str, 
     kinds: dict[str, Any] = {"mlp": (Mlp, MLP), "stack": (Stack, layers), "tied": (Tied, TIED)}
     kind, plan = kinds[model]
     placed = spmd.parallelize(seeded(kind), mesh[part] if part else mesh, plan)
-    return {name: str(each) for name, each in spmd.placements(placed, mesh).items()}
+    return {name: described(each, mesh) for name, each in sharding.named_tensors(placed)}
 
 
 def bytes_held(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
@@ -278,9 +291,10 @@ def styles() -> dict[str, Any]:
         hidden = nn.functional.gelu(model.in_proj(x))
         wanted = model.out_proj(hidden) - hidden @ model.out_proj.weight.T / 2 + 1
     spmd.parallelize(model, mesh, {"in_proj": Everything(), "out_proj": Halved()})
-    placed = spmd.placements(model, mesh)
     return {
-        "placements": [str(placed[name]) for name in ("in_proj.weight", "in_proj.bias")],
+        "placements": [
+            described(each, mesh) for each in (model.in_proj.weight, model.in_proj.bias)
+        ],
         "far": (model(x.to("xla")).cpu() - wanted).abs().max().item(),
     }
 
@@ -315,7 +329,7 @@ def prepared() -> dict[str, Any]:
     third = spmd.parallelize(nn.Identity(), mesh, both)(x.to("xla"))
     torch_xla.sync()
     return {
-        "placements": [str(sharding.placement_of(each, mesh)) for each in (first, second, third)],
+        "placements": [described(each, mesh) for each in (first, second, third)],
         "equal": [
             torch.equal(a.cpu(), b) for a, b in ((first, x + 1), (second, x * 2), (third, x))
         ],
@@ -335,7 +349,7 @@ def twice() -> dict[str, str]:
     torch_xla.sync()
     assert not torch.equal(before, model.in_proj.weight.detach().cpu())
     copied = copy.deepcopy(model)
-    return {name: str(each) for name, each in spmd.placements(copied, mesh).items()}
+    return {name: described(each, mesh) for name, each in sharding.named_tensors(copied)}
 
 
 def own_meshes() -> list[str]:
@@ -349,7 +363,7 @@ def own_meshes() -> list[str]:
         whole(data=1, model=4)["model"],
     ):
         model = spmd.parallelize(seeded(Mlp), mesh, MLP)
-        placements.append(str(spmd.placements(model)["in_proj.weight"]))
+        placements.append(described(model.in_proj.weight))
     part = whole(a=2, b=2)["b", "a"]
     return [*placements, f"{part.sizes} {part.mesh.tolist()}"]
 
@@ -364,8 +378,9 @@ def recurrent() -> list[str]:
     out = model["norm"](model["lstm"](x.to("xla"))[0].flatten(0, 1))
     assert out.cpu().isfinite().all()
     assert not model["norm"].weight.requires_grad
-    held = spmd.placements(model, mesh)
-    return [str(held[name]) for name in ("lstm.weight_hh_l0", "norm.running_mean", "norm.bias")]
+    norm = model["norm"]
+    held = model["lstm"].weight_hh_l0, norm.running_mean, norm.bias
+    return [described(each, mesh) for each in held]
 
 
 def refused() -> dict[str, tuple[str, str]]:
@@ -442,13 +457,13 @@ def batches() -> dict[str, Any]:
     loaded = spmd.loader(torch.utils.data.DataLoader(numbers, batch_size=4), mesh)
     sums = [each.sum().item() for (each,) in loaded]
     return {
-        "placement": str(sharding.placement_of(nested["x"], mesh)),
-        "again": str(sharding.placement_of(nested["more"][0], mesh)),
+        "placement": described(nested["x"], mesh),
+        "again": described(nested["more"][0], mesh),
         "scalar": (nested["more"][1][0].item(), nested["more"][1][1]),
         "equal": torch.equal(nested["x"].cpu(), x),
         "length": len(loaded),
         "sums": sums,
-        "other axis": str(sharding.placement_of(spmd.shard_batch(x, mesh["data"], "model"), mesh)),
+        "other axis": described(spmd.shard_batch(x, mesh["data"], "model"), mesh),
     }
 
 
@@ -482,8 +497,8 @@ def checkpoints() -> dict[str, Any]:
         "kinds": {(type(v).__name__, v.device.type) for v in state.values()},
         "far": (model.embed.weight.cpu() - weight.cpu()).abs().max().item(),
         "tied": again.head.weight is weight,
-        "placement": str(spmd.placements(again, other)["embed.weight"]),
-        "moment": str(sharding.placement_of(moved.state[weight]["exp_avg"], other)),
+        "placement": described(again.embed.weight, other),
+        "moment": described(moved.state[weight]["exp_avg"], other),
     }
 
 

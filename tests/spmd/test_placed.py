@@ -75,7 +75,7 @@ def test_copies_ties_and_identical_layers_appear_once(pictures: dict[str, Any]) 
 
 def test_long_lists_of_tensors_and_parts_are_truncated() -> None:
     parts = tuple(((number,), ((number, number + 1),)) for number in range(16))
-    placed = Placed((16,), "int8", None, 1, parts)
+    placed = Placed((16,), "int8", 1, parts)
     names = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(70)]
     text = str(Picture({name: Placed(**{**vars(placed), "dtype": name}) for name in names}))
     assert text.startswith("16 devices, 70 B on each")

@@ -115,7 +115,7 @@ REFUSED = {
     "partial input": ("in_proj (ColwiseParallel)", "Partial"),
     "tied": ("embed.weight (ColwiseParallel)", "head.weight", "two ways"),
     "tied names": ("embed.weight", "head.weight", "two ways"),
-    "derived": ("in_proj (Quarter)", "_partition_linear_fn of ColwiseParallel", "Shard(0)"),
+    "derived": ("in_proj (Quarter)", "Derive it from ParallelStyle", "Shard(0)"),
     "ranked": ("mesh.get_group()", "no process groups"),
     "no model": ("an nn.Module, not a dict",),
     "on the cpu": ("in_proj (ColwiseParallel)", "shard_batch"),

@@ -174,7 +174,7 @@ def test_impossible_simulated_tpus_are_refused(wish, n, hosts, message):
         ("v4-8", 1, "2,2,1"),
         ("v5p-8", 1, "2,2,1"),
         ("v5litepod-8", 1, "2,4,1"),
-        ("v5litepod-32", 8, "4,8,1"),
+        ("v5litepod-32", 8, "2,2,8"),
     ],
 )
 def test_slice_bounds_match_the_type(accelerator, hosts, bounds):

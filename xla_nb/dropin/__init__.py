@@ -31,7 +31,6 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Restore the original functions."""
+    """Restore the original functions; old names of torch_xla stay."""
     launchers.of_this_process().turn_off()
     answers.turn_off()
-    old_names.uninstall()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -90,12 +89,7 @@ def select_device() -> None:
     Avoids torch_xla's warning, in red, that there is only the CPU: the cell may launch on a
     simulated TPU.
     """
-    if (
-        _DEVICE in os.environ
-        or os.environ.get("PJRT_SELECT_DEFAULT_DEVICE") == "0"
-        or chips.count_chips()
-        or vars(sys.modules["torch_xla"]).get("_found_libneuronxla")
-    ):
+    if _DEVICE in os.environ or chips.count_chips():
         _answers().original("_maybe_select_default_device")()
     else:
         os.environ[_DEVICE] = "CPU"

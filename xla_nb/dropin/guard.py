@@ -48,8 +48,6 @@ OPENERS = (
     "_xla_wait_device_ops",
 )
 ALLOWED = "# xla: allow"
-#: IPython's file name for the code of `%%time`, which begins below that line.
-_TIMED = "<timed exec>"
 
 
 class Guard:
@@ -59,20 +57,12 @@ class Guard:
         self._shell, self._pid = shell, os.getpid()
         self._openers: dict[str, Callable[..., Any]] = {}
         self._mode: Any = None  # a TorchFunctionMode, while torch's functions are watched
-        self._is_on = self._has_warned = self._was_open = False
+        self._has_warned = self._was_open = False
         self._launcher = ""  # the launcher that is calling a function in this process
         self._error: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
-        self._is_on = True
         when_imported("torch_xla", self._watch_torch_xla)
-
-    def turn_off(self) -> None:
-        self._is_on = False
-        self._stop_watching()
-        for name, original in self._openers.items():
-            setattr(sys.modules["torch_xla"]._XLAC, name, original)
-        self._openers.clear()
 
     @contextlib.contextmanager
     def opened_by(self, launcher: str) -> Iterator[None]:
@@ -84,8 +74,6 @@ class Guard:
             self._launcher = outer
 
     def _watch_torch_xla(self, torch_xla: ModuleType) -> None:
-        if not self._is_on or self._openers:
-            return
         for name in OPENERS:
             original = getattr(torch_xla._XLAC, name, None)
             if original is not None:
@@ -148,13 +136,9 @@ class Guard:
 
     def _is_guarded(self) -> bool:
         """True if this process is guarded and the cell does not allow opening the device."""
-        is_active = self._is_on and os.getpid() == self._pid
-        if not is_active or not notebook.of(self._shell).settings[GUARD]:
+        if os.getpid() != self._pid or not notebook.of(self._shell).settings[GUARD]:
             return False
-        return ALLOWED not in self._cell()
-
-    def _cell(self) -> str:
-        return str(self._shell.history_manager.input_hist_raw[-1])
+        return ALLOWED not in self._shell.history_manager.input_hist_raw[-1]
 
     def _find_frame(self, caller: FrameType) -> FrameType | None:
         """The innermost frame of the notebook's code, or of a file that `%run` executes."""
@@ -162,8 +146,8 @@ class Guard:
         while frame is not None:
             names, file = frame.f_globals, frame.f_code.co_filename
             is_script = names.get("__name__") == "__main__" and names.get("__spec__") is None
-            has_source = self._is_timed(file) or linecache.getline(file, frame.f_lineno)
-            if has_source and (names is self._shell.user_ns or is_script):
+            is_ours = names is self._shell.user_ns or is_script
+            if is_ours and linecache.getline(file, frame.f_lineno):
                 return frame
             frame = frame.f_back
         return None
@@ -173,16 +157,9 @@ class Guard:
         if frame is None:
             return "A thread of the notebook", ""
         file, line = frame.f_code.co_filename, frame.f_lineno
-        if self._is_timed(file):
-            label = f"Cell In[{len(self._shell.history_manager.input_hist_raw) - 1}]"
-            return f"{label}, line {line + 1},", self._cell().splitlines()[line]
         is_cell = frame.f_globals is self._shell.user_ns
         label = notebook.of(self._shell).label(file) if is_cell else file
         return f"{label}, line {line},", linecache.getline(file, line)
-
-    def _is_timed(self, file: str) -> bool:
-        """True for the text below a `%%time`."""
-        return file == _TIMED and self._cell().startswith("%%")
 
 
 @functools.cache

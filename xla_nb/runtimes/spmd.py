@@ -96,8 +96,7 @@ class Devices(xla.OnTorchXla):
         import torch_xla
 
         runtime: Any = torch_xla.runtime
-        attributes = runtime.global_runtime_device_attributes()
-        names = [xla.described(device["name"], device) for device in attributes]
+        names = [device["name"] for device in runtime.global_runtime_device_attributes()]
         return RankInfo(
             0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(names)
         )

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -21,7 +19,6 @@ from typing import NoReturn
 from xla_nb.simulation.board import Board, Buffer, step_of
 from xla_nb.simulation.frames import (
     Frame,
-    absence,
     are_most,
     disagreement,
     shorten,
@@ -32,7 +29,6 @@ from xla_nb.simulation.places import calling_line
 from xla_nb.simulation.waits import Waits
 from xla_nb.wording import ranks
 
-_LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
 _CHECK_INTERVAL = 0.1  # seconds between checks of why ranks are missing and of the program's end
 _STREAM_ROOM = 1 << 14  # payload bytes that fit in the sockets' buffers
 _GROUPLESS = "rendezvous", "init_process_group"  # operations without groups
@@ -214,11 +210,10 @@ class Agreement:
 
     def _wait_at(self, board: Board, visit: _Visit, find_missing: Callable[[], list[int]]) -> None:
         self._waits.wait(visit.mine.what, find_missing)
-        for _ in self._pauses(visit.mine, find_missing):
-            if not find_missing():
-                break
+        while find_missing():
             if not board.wait(find_missing, _CHECK_INTERVAL):
                 self._check_streams(board, visit, find_missing)
+            self.check(visit.mine.what)
 
     def _check_streams(
         self, board: Board, visit: _Visit, find_missing: Callable[[], list[int]]
@@ -281,29 +276,15 @@ class Agreement:
         frames: dict[int, Frame] = {}
         self._waits.wait(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
-        for _ in self._pauses(mine, missing.copy):
+        while True:
             returned = self._returned_ranks(missing)
             for rank in {*ready, *returned}:
                 self._receive(rank, mine, frames, missing)
             self._mark_returned(returned & missing)
             self._check_farewells(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
-                break
+                return frames
             ready = self.mesh.poll(missing, _CHECK_INTERVAL)
-        return frames
-
-    def _pauses(self, mine: Frame, find_missing: Callable[[], Iterable[int]]) -> Iterator[None]:
-        """Yield before each check for missing ranks, without a time limit: this rank waits for late
-        ranks."""
-        start, has_warned = time.monotonic(), False
-        while True:
-            seconds = time.monotonic() - start
-            if seconds >= _LATE and not has_warned and (late := [*find_missing()]):
-                has_warned = True
-                # In one write, so that lines of ranks sharing a stream do not mix.
-                sys.stderr.write(f"xla_nb: {absence(mine, late, seconds)}\n")
-                sys.stderr.flush()
-            yield
             self.check(mine.what)
 
     def _receive(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:

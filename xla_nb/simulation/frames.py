@@ -114,7 +114,3 @@ def _abridge(what: str, start: int) -> str:
         return what
     start = max(80, min(start - 20, len(what) - 100))
     return f"{what[:80]} … {what[start : start + 100]} …"
-
-
-def absence(mine: Frame, missing: Iterable[int], seconds: float) -> str:
-    return f"waited {seconds:.0f} s for {ranks(missing)} in {show(mine)}"

@@ -17,11 +17,10 @@ _MAX_TENSORS, _MAX_PARTS = 60, 8  # maximum shown; repeated layers count as one
 
 @dataclass(frozen=True)
 class Placed:
-    """The placement of a tensor; `str` gives one line."""
+    """The placement of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
-    axes: tuple[tuple[str, ...], ...] | None  # mesh axes that split each dimension
     itemsize: int
     parts: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]  # (devices, region)
 
@@ -36,18 +35,6 @@ class Placed:
     @property
     def bytes_per_device(self) -> int:
         return math.prod(self.shard) * self.itemsize
-
-    def __str__(self) -> str:
-        splits = list(filter(None, map(self._describe_split, range(len(self.shape)))))
-        part = "x".join(map(str, self.shard)) or "one number"
-        return f"{', '.join(splits) or 'Replicate'}; {part} on each device"
-
-    def _describe_split(self, dim: int) -> str:
-        count = len({region[dim] for _, region in self.parts})
-        if self.axes is None:
-            return f"Shard({dim}) in {count} parts" if count > 1 else ""
-        axes = " and ".join(map(repr, self.axes[dim]))
-        return f"Shard({dim}) over {axes}" if axes else ""
 
     def lines(self) -> Iterator[str]:
         """One line per part: `devices 0, 2: [0:8, 0:8]`."""

@@ -141,7 +141,12 @@ def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
         _read_layer(style, module, target, reading)
     else:
         return None
-    _refuse_overriding(style, target)
+    if type(style).__module__ != torch_styles.__name__:
+        raise UsageError(
+            f"{target.where}: its changes to torch's style would have no effect, because SPMD has "
+            "no DTensors. Derive it from ParallelStyle, or give the module's parameters "
+            f'placements: "{target.name}.weight": Shard(0).'
+        )
     for handover in [*reading.inputs, *reading.keywords.values(), *reading.outputs]:
         for placement in handover or ():
             check_placement(placement, target.where)
@@ -181,16 +186,3 @@ def _read_outputs(style: Any, reading: Reading) -> None:
 
 def _handover(arriving: Any, desired: Any) -> Handover:
     return None if arriving is None else (arriving, arriving if desired is None else desired)
-
-
-def _refuse_overriding(style: Any, target: Target) -> None:
-    """Refuse a subclass that overrides methods of its base, because they would not be called."""
-    base = next(cls for cls in type(style).__mro__ if cls.__module__ == torch_styles.__name__)
-    methods = [name for name in vars(base) if name.startswith(("_apply", "_p", "_replicate"))]
-    for name in methods:
-        if getattr(type(style), name) is not getattr(base, name):
-            raise UsageError(
-                f"{target.where}: it overrides {name} of {base.__name__}, which runs on DTensors, "
-                "but SPMD has none. Derive it from ParallelStyle, or give the module's "
-                f'parameters placements: "{target.name}.weight": Shard(0).'
-            )

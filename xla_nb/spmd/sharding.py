@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from xla_nb.errors import UsageError
-from xla_nb.spmd.meshes import Mesh, as_mesh
+from xla_nb.spmd.meshes import Mesh
 from xla_nb.spmd.placed import Picture, Placed
 from xla_nb.wording import several
 
@@ -138,10 +138,9 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
 # --- reading shardings ------------------------------------------------------------------------
 
 
-def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
-    """Return each parameter's and buffer's placement; with a mesh, also the axes that split it."""
-    whole = None if mesh is None else as_mesh(mesh).whole
-    return {name: placement_of(tensor, whole) for name, tensor in named_tensors(model)}
+def placements(model: Any) -> dict[str, Placed]:
+    """Return the placement of each parameter and buffer."""
+    return {name: placement_of(tensor) for name, tensor in named_tensors(model)}
 
 
 def show(model: Any) -> Picture:
@@ -155,19 +154,14 @@ def show(model: Any) -> Picture:
     return Picture({" = ".join(names): placement_of(tensor) for tensor, names in entries.values()})
 
 
-def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
+def placement_of(tensor: Tensor) -> Placed:
     """The placement of one tensor."""
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for number, region in enumerate(_regions(tensor)):
         holders.setdefault(tuple((span.start, span.stop) for span in region), []).append(number)
-    axes = None
-    if mesh is not None:
-        split = layout_of(tensor, mesh)
-        axes = tuple(tuple(mesh.names[axis] for axis in dim_axes) for dim_axes in split)
     return Placed(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
-        axes=axes,
         itemsize=tensor.element_size(),
         parts=tuple((tuple(devices), region) for region, devices in holders.items()),
     )

@@ -26,11 +26,7 @@ from xla_nb.topology.chips import (
 from xla_nb.topology.slices import WORKER, WORKERS
 from xla_nb.wording import several
 
-#: Generations whose chips lie in a plane. A slice is as square as a power of two can be, according
-#: to torch_xla for v2 and v3 (_ACCELERATOR_TYPE_TO_HOST_BOUNDS), Google's tables for v5e and v6e.
-_FLAT = ("v2", "v3", *COUNTED_BY_CHIP)
-#: Generations whose slices of several hosts are blocks, with a shape chosen at creation.
-_BLOCKS = ("v4", "v5p")
+_GENERATIONS = ("v2", "v3", "v4", "v5p", *COUNTED_BY_CHIP)
 
 #: Simulate no TPU: describe the device as torch_xla's CPU client does.
 CPU = "cpu"
@@ -69,19 +65,12 @@ def chips_per_host(accelerator: str, count: int) -> int:
 
 def _chips(accelerator: str) -> int:
     chips = slice_chips(accelerator)
-    is_known = generation(accelerator) in (*_FLAT, *_BLOCKS)
-    if not chips or not is_known or chips & (chips - 1):
+    if not chips or generation(accelerator) not in _GENERATIONS or chips & (chips - 1):
         raise UsageError(
             f"Unknown TPU type {accelerator}. Use a type such as v2-8, v3-32, v4-8, v5litepod-16 "
             "or v6e-64, or omit it on the TPU itself, where torch_xla asks the metadata server."
         )
     return chips
-
-
-def _square(count: int) -> Bounds:
-    """The most nearly square plane of `count`, a power of two."""
-    x = 2 ** (int(math.log2(count)) // 2)
-    return (x, count // x, 1)
 
 
 # --- a simulated host -------------------------------------------------------------------------
@@ -99,16 +88,14 @@ class SimulatedTpu:
     def variables(self) -> dict[str, str]:
         """The variables that describe it to its ranks; a host's number in its slice comes from its
         seat (slices.seats)."""
-        # Simulated slices of v4 and v5p are stacks of hosts.
-        is_flat = generation(self.accelerator) in _FLAT and not self.hosts & (self.hosts - 1)
-        hosts = _square(self.hosts) if is_flat else (1, 1, self.hosts)
-        x, y, z = (a * b for a, b in zip(_shape(self.ranks), hosts, strict=True))
+        hosts = (1, 1, self.hosts)  # simulated slices are stacks of hosts
+        x, y, z = _shape(self.ranks)
         return {
             SIMULATE: self.accelerator,
             _TYPE: self.accelerator,
             _CHIPS: _format_bounds(_shape(self.chips)),
             _HOSTS: _format_bounds(hosts),
-            "TPU_PROCESS_BOUNDS": _format_bounds((x, y, z)),
+            "TPU_PROCESS_BOUNDS": _format_bounds((x, y, z * self.hosts)),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             WORKER: "0",
             WORKERS: "localhost",
