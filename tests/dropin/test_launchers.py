@@ -140,7 +140,7 @@ def test_pjrt_launchers_launch_through_xla_nb(published):
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
     assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
     published.ok("def both(a): return a\nfound = pjrt.run_multiprocess(both, 6)")
-    assert ", both (6)  " in published.ok("%xla_runs 1").text
+    assert ", both(6)  " in published.ok("%xla_runs 1").text
     published.ok("run = pjrt.spawn(lambda index, a: a, nprocs=2, args=(7,))")
     assert published.value("run.results") == "{0: 7, 1: 7}"
 
