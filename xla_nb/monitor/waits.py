@@ -319,16 +319,12 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
 
 
 def _note(group: Sequence[RankStatus]) -> str:
-    """Their activity, beside their stack, with the collective in full."""
+    """Their collective in full, beside their stack."""
     status = group[0]
-    if status.in_collective:
-        if status.operation == INPUT:
-            return f"waiting {_format_time(group)} for an answer in the notebook"
-        target = f" for {ranks(status.missing)}" if status.missing else ""
-        return f"waiting {_format_time(group)} in {status.operation}{target}"
-    if status.phase == "starting" or status.activity != "running" or status.computes:
-        return _phrase([replace(member, place="", call="") for member in group])
-    return f"no progress for {_since(min(member.quiet for member in group))}"
+    if not status.in_collective:
+        return ""
+    target = f" for {ranks(status.missing)}" if status.missing else ""
+    return f"waiting {_format_time(group)} in {status.operation}{target}"
 
 
 def why_over(before: Iterable[int], statuses: Iterable[RankStatus]) -> str:
