@@ -521,10 +521,6 @@ _NAME_ADVICE = (
 )
 #: (name of the error, words in its message): advice.
 _ADVICE = {
-    ("builtins.EOFError", "EOF when reading a line"): (
-        "xla_nb: Ranks have no standard input. Call input() in the function that runs on ranks, "
-        "which prompts in the notebook, or call it before the launch."
-    ),
     ("bdb.BdbQuit", ""): (
         "xla_nb: Ranks have no standard input, so breakpoint() and pdb exit at once. Debug the "
         "function in the notebook, or print() the values you need."

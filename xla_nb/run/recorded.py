@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
@@ -418,7 +418,7 @@ class Entry:
 
     name: str
     cell: str
-    outcome: Outcome | Literal["idle"]
+    outcome: Outcome
     headline: str
     elapsed: float | None
     found: str = ""
