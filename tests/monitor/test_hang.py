@@ -86,8 +86,7 @@ def test_hang_is_reported_exactly_when_the_time_is_over(watched):
     assert watched.at(*range(5, 300, 5)) == []
     (report,) = watched.at(300)
     assert report.verdict == (
-        "No progress for over 5 min: rank 0 is in `g()` at Cell In[3], line 0; rank 1 is in `g()` "
-        "at line 1"
+        "No progress for over 5 min: rank 0 is at Cell In[3], line 0; rank 1 is at line 1"
     )
     assert report.ranks == (0, 1)
     assert [group.ranks for group in report.groups] == [(0,), (1,)]

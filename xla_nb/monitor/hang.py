@@ -137,10 +137,9 @@ def _locked_out(statuses: list[RankStatus]) -> set[int]:
 
 
 def _with_answer(status: RankStatus, answer: events.StackGroup | None) -> RankStatus:
-    """The status with place and call from the rank's stack; a rank that answers is not unheard."""
+    """The status at the place that the rank answered; a rank that answers is not unheard."""
     if answer is None or not answer.stack:
         return status
     place = answer.place or status.place
-    known_call = place == status.place and status.call
-    call = known_call or waits.call_at(place, answer.stack)
+    call = status.call if place == status.place else ""
     return replace(status, place=place, call=call, unheard=False)
