@@ -1,7 +1,6 @@
 """When a hang is reported and when it is over, with a clock and a run moved by the test."""
 
 import dataclasses
-import os
 
 import pytest
 
@@ -22,9 +21,9 @@ class Run(run_double.Run):
         super().__init__(path, ranks)
         self.taken, self.silent, self.asked = [], silent, 0
         self.told = [
-            events.JobStarted(pid=os.getpid(), host="h", ranks=ranks, simulated=True),
+            events.JobStarted(host="h", ranks=ranks, simulated=True),
             *(
-                events.RankStarted(rank=rank, local_rank=rank, pid=pid, device="xla:0")
+                events.RankStarted(rank=rank, pid=pid, device="xla:0")
                 for rank, pid in enumerate(pids)
             ),
         ]

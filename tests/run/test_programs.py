@@ -7,10 +7,10 @@ from xla_nb.monitor.state import RunState
 
 def group(*happened, ranks=4):
     state = RunState()
-    state.apply(events.JobStarted(pid=1, ranks=ranks, simulated=True))
+    state.apply(events.JobStarted(ranks=ranks, simulated=True))
     state.apply(events.GroupBegan(name="ranks"))
     for rank in range(ranks):
-        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0"))
+        state.apply(events.RankStarted(rank=rank, pid=100 + rank, device="xla:0"))
     for event in happened:
         state.apply(event)
     return state

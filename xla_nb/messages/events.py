@@ -66,7 +66,6 @@ class RankStarted(OfHost):
     """
 
     rank: int
-    local_rank: int
     pid: int
     device: str
     devices: tuple[str, ...] = ()
@@ -77,7 +76,6 @@ class JobStarted(OfHost):
     """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`. For a
     program of live ranks, `live` are the ranks that run it, already started."""
 
-    pid: int
     ranks: int
     simulated: bool
     first: int = 0
@@ -203,11 +201,9 @@ class ProgramEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NotOpened(Event):
-    """A live rank could not open all that a program brought from the notebook; `why` is given if
-    the rank was not to run it."""
+    """A live rank could not open all that a program brought from the notebook."""
 
     rank: int
-    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

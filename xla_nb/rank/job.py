@@ -175,7 +175,6 @@ def _run_ranks(
         raise _refusal("Cannot set up the runtime", error, program.table) from error
     sender.send(
         events.JobStarted(
-            pid=os.getpid(),
             host=socket.gethostname(),
             ranks=prepared.ranks,
             first=order.host_group.index * prepared.ranks,

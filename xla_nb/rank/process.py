@@ -205,11 +205,11 @@ class Cell(Loaded):
         self.sender.sock.close()
         self._parcel.close()
 
-    def tell_if_not_open(self, rank: int, why: str = "") -> None:
+    def tell_if_not_open(self, rank: int) -> None:
         """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
         Called where interrupts are no longer raised: one may have prevented opening."""
         if self._before is None:
-            self.sender.send(events.NotOpened(rank=rank, why=why))
+            self.sender.send(events.NotOpened(rank=rank))
 
     def open(self, definitions: Definitions) -> None:
         """Open the notebook's values in the module; `definitions` are those sent before.
@@ -399,12 +399,9 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> Cell | None:
 
 def _open_values(cell: Cell, rank: int, definitions: Definitions) -> None:
     """Open the values of a program that other ranks run."""
-    why = ""
-    try:
+    with contextlib.suppress(BaseException):
         cell.open(definitions)
-    except BaseException as error:
-        why = f"{untrusted.message_of(error)}"
-    cell.tell_if_not_open(rank, why)
+    cell.tell_if_not_open(rank)
 
 
 def _run_cell(
@@ -448,7 +445,6 @@ def _report_start(program: Loaded, rank: int, info: RankInfo) -> None:
     program.sender.send(
         events.RankStarted(
             rank=rank,
-            local_rank=info.local_rank,
             pid=os.getpid(),
             device=info.shown,
             devices=info.devices,

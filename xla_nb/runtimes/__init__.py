@@ -52,13 +52,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """A rank's position in its world, and its device.
+    """The size of a rank's world, and its device.
 
     `device` is the value of that name in a cell without a function, `shown` its text for display;
     `devices` are the names of all devices if one process drives several.
     """
 
-    local_rank: int
     world_size: int
     device: object
     shown: str

@@ -98,6 +98,5 @@ class Devices(xla.OnTorchXla):
         runtime: Any = torch_xla.runtime
         attributes = runtime.global_runtime_device_attributes()
         names = [xla.described(device["name"], device) for device in attributes]
-        return RankInfo(
-            0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(names)
-        )
+        device = torch_xla.device()
+        return RankInfo(self.world.hosts, device, str(device), tuple(names))

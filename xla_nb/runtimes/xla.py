@@ -188,7 +188,7 @@ class Chips(OnTorchXla):
         if not self.simulated:
             attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
         shown = described(str(device), attributes)
-        return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
+        return RankInfo(runtime.world_size(), device, shown)
 
     def memory(self) -> tuple[int, int] | None:
         import torch_xla
