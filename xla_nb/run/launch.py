@@ -36,6 +36,7 @@ _COPIED_NOTICE = (
     "Ranks get copies of tensors and arrays in shared memory: a write is not visible to other "
     "ranks or the notebook."
 )
+_OTHER_FOLDER = "Change to one that does (os.chdir), and run the cell again."
 _NO_INPUT = (
     "A background run (--bg) has no cell for input(). Call input() before the launch and pass the "
     "answer as an argument."
@@ -65,6 +66,8 @@ def launch(
     if turn is None:
         with _refusing("Cannot detect this machine's devices"):
             fit = engine.fit(options.runtime, options.n, user_env)
+    with _refusing("The notebook's working directory no longer exists", _OTHER_FOLDER):
+        cwd = str(Path.cwd())
     name, advice = name_at(time.time()), "Set XLA_NB_HOME to a folder of yours with free space."
     with _refusing("Cannot write the run's files", advice):
         record = Record.create(name, folder)
@@ -83,7 +86,7 @@ def launch(
         slices=options.slices,
         wait=options.wait,
         user_env=user_env,
-        cwd=_working_directory(),
+        cwd=cwd,
         # Also the folders of own modules, wherever the notebook has changed to since.
         sys_path=(*sys.path, *module_objects.of_this_process().folders()),
         authkey=bytes(multiprocessing.current_process().authkey),
@@ -160,13 +163,3 @@ def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait
         return engine.start(request, fit, parcel, on_wait)
     finally:
         os.close(parcel)
-
-
-def _working_directory() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise LaunchError(
-            "The notebook's working directory no longer exists. Change to one that does, with "
-            "`import os; os.chdir('/a/folder')`, and run the cell again."
-        ) from None
