@@ -122,10 +122,6 @@ class Prepared(abc.ABC):
         if that is not visible."""
         return None
 
-    def executed(self) -> int | None:
-        """The number of graphs looked up so far; None if not counted. Takes a microsecond."""
-        return None
-
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use on the device, and its capacity; None if unknown."""
         return None
