@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import inspect
 import linecache
 import os
 import sys
@@ -17,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any
 
 from xla_nb import notebook
 from xla_nb.engines import Engine
@@ -40,7 +39,6 @@ from xla_nb.topology import slices
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
 
-_P = ParamSpec("_P")
 _INTERRUPTED = "Launch interrupted before any rank started."
 _INTERRUPTED_ON_RAY = (
     "Launch interrupted; anything already started on the cluster was ended. Its hosts stay "
@@ -48,39 +46,14 @@ _INTERRUPTED_ON_RAY = (
 )
 
 
-def _refuse_unknown_options(function: Callable[_P, Run]) -> Callable[_P, Run]:
-    """Wrap a function to refuse unknown options with a suggestion of the one meant."""
-
-    @functools.wraps(function)
-    def wrapper(*args: _P.args, **options: _P.kwargs) -> Run:
-        run_options.refuse_unknown(options, list(inspect.signature(function).parameters))
-        return function(*args, **options)
-
-    return wrapper
-
-
-@_refuse_unknown_options
+@run_options.signed
 @run_options.explained(flags=False)
-def spawn(  # noqa: PLR0913 # an argument for each option of the magic
+def spawn(
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
     n: int | None = None,
     timeout: float | str | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    grace: float | str | None = None,
-    runtime: str | None = None,
-    on: str | None = None,
-    hosts: int | None = None,
-    slices: int | None = None,
-    wait: float | str | None = None,
-    simulate: str | None = None,
-    keep_going: bool | None = None,
-    hang_after: float | str | None = None,
-    hang_stop: bool | None = None,
-    stop_on_nan: bool | None = None,
-    bg: bool = False,
-    view: str | None = None,
+    **options: Any,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
@@ -94,8 +67,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    options = {name: value for name, value in locals().items() if name not in ("fn", "args")}
-    return call(fn, args, options)
+    run_options.refuse_unknown(options, [*run_options.OPTIONS])
+    return call(fn, args, {"n": n, "timeout": timeout, **options})
 
 
 def call(

@@ -119,7 +119,7 @@ def test_spawn_accepts_and_documents_every_option():
     signature = inspect.signature(xla_nb.spawn).parameters
     arguments = {name: signature[name].default for name in OPTIONS}
     assert [*signature] == ["fn", "args", *sorted(OPTIONS, key=[*signature].index)]
-    assert arguments | {"bg": None} == dict.fromkeys(OPTIONS)  # None: the setting, or the default
+    assert arguments == dict.fromkeys(OPTIONS)  # None: the setting, or the default
     lines = xla_nb.spawn.__doc__.splitlines()
     assert [line.split()[0] for line in lines if "   " in line.strip()] == [*OPTIONS]
 

@@ -301,6 +301,19 @@ def explained(flags: bool) -> Callable[[_F], _F]:
     return fill
 
 
+def signed(function: _F) -> _F:
+    """Decorator that shows all OPTIONS in the signature of a function that takes them."""
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
+    others = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in OPTIONS
+        if name not in signature.parameters
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*named, *others])
+    return function
+
+
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
     """Raise UsageError for options that do not exist."""
     if unknown := sorted(set(given) - set(known)):
