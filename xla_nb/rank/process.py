@@ -32,7 +32,7 @@ from xla_nb.linux import die_with_parent, name_process
 from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
-from xla_nb.messages.orders import HostGroup, Order
+from xla_nb.messages.orders import Order
 from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.pickling.rebuild import Definitions
@@ -56,14 +56,16 @@ from xla_nb.wording import listed
 class Inherited:
     """State that a rank inherits from its job through the fork.
 
-    `program` is the program that the job has loaded; live ranks have a `control` socket and get
+    `first` is the expected rank of this host's first process: on a TPU of several hosts torch_xla
+    may number ranks differently, and a rank knows its number after joining the runtime. `program`
+    is the program that the job has loaded; live ranks have a `control` socket and get
     others. `running` maps each rank to its current program and thread; `captured` are the ranks
     whose log receives this process's output; `struck` is the `time.monotonic()` of the last
     interrupt.
     """
 
     program: Loaded
-    host_group: HostGroup
+    first: int
     lock: SharedLock
     runtime: Prepared
     crashes: Crashes
@@ -72,15 +74,6 @@ class Inherited:
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     struck: float = float("-inf")
-
-    @property
-    def first(self) -> int:
-        """The expected rank of this host's first process.
-
-        On a TPU of several hosts torch_xla may number ranks differently; a rank knows its number
-        after joining the runtime.
-        """
-        return self.host_group.index * self.runtime.ranks
 
 
 #: Set once in the job before it forks the ranks. `xmp.spawn` pickles its arguments, but a lock or
