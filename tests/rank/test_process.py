@@ -136,7 +136,7 @@ class Runtime:
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
 request = Some(
-    record={record!r}, entry="f", takes_lock=False, why_mute="", turn=None,
+    record={record!r}, entry="f", takes_lock=False, mute=False, turn=None,
     magic="",
 )
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}

@@ -89,7 +89,7 @@ class OnRank:
         book = reporting.begin(record.of_rank(rank, "history"), losses)
         book.turned = lambda **fields: program.sender.send(events.FigureTurned(rank=rank, **fields))
         displays.screens.begin(displays.Screen(record, rank, losses))
-        asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
+        asking.askers.begin(asking.Asker(rank, program.sender, program.request.mute))
         meter = program.meter(rank, book, self.runtime, self.lock)
         meter.begin_program()
         try:

@@ -37,10 +37,6 @@ _COPIED_NOTICE = (
     "ranks or the notebook."
 )
 _OTHER_FOLDER = "Change to one that does (os.chdir), and run the cell again."
-_NO_INPUT = (
-    "A background run (--bg) has no cell for input(). Call input() before the launch and pass the "
-    "answer as an argument."
-)
 
 
 def launch(
@@ -96,7 +92,7 @@ def launch(
         magic=program.magic,
         binds=program.binds,
         drops=program.drops,
-        why_mute=_NO_INPUT if options.bg else "",
+        mute=options.bg,
         lives=lives,
         turn=turn,
     )

@@ -464,9 +464,6 @@ def _make_entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMARY_FIELDS = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "found", "calm")
-
-
 def _read_summary(record: Record) -> Entry | None:
     """An ended run, from its summary; None if there is none, or a full disk cut it short."""
     try:
@@ -477,7 +474,8 @@ def _read_summary(record: Record) -> Entry | None:
 
 
 def _entry_of(name: str, summary: Mapping[str, Any]) -> Entry:
-    return Entry(name, **{field: summary[field] for field in _SUMMARY_FIELDS if field in summary})
+    shared = Entry.__dataclass_fields__.keys() & summary.keys()
+    return Entry(name, **{field: summary[field] for field in shared})
 
 
 def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
