@@ -388,21 +388,15 @@ def encode(event: Event) -> bytes:
     return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
-class UnknownEvent(ValueError):
-    """An event that this version does not know."""
-
-
 def decode(data: bytes) -> Event:
-    """Decode an event written by `encode`. Raises UnknownEvent, and ValueError for other data."""
+    """Decode an event written by `encode`. Raises ValueError for other data."""
     try:
         body = json.loads(data)
         name = body.pop("event")
     except (TypeError, KeyError, AttributeError, RecursionError) as problem:
         raise ValueError(f"not an event: {data[:200]!r}") from problem
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name not in _BY_NAME:
         raise ValueError(f"not an event: {data[:200]!r}")
-    if name not in _BY_NAME:
-        raise UnknownEvent(f"unknown event: {data[:200]!r}")
     return checked_json.made(_BY_NAME[name], body)
 
 

@@ -487,8 +487,6 @@ def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
     for line in data.splitlines(keepends=True):
         try:
             event = events.decode(line)
-        except events.UnknownEvent:  # from a later version
-            continue
         except ValueError:
             unread += line.endswith(b"\n")  # else the kernel was killed, or the disk was full
             continue
