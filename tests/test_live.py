@@ -1329,6 +1329,53 @@ def test_questions_to_ranks_leave_no_run(live):
     assert live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())") == before
 
 
+def completed(live, code):
+    reply = live.client.complete(code, len(code), reply=True, timeout=60)
+    return reply["content"]["matches"]
+
+
+def test_tab_completes_names_and_attributes_of_the_ranks(live):
+    live.ok("%%xla\nclass Offered:\n    attribute_of_it = 1\nonly_on_ranks = Offered()")
+    tries = (completed(live, "%%xla\nonly_on") for _ in range(20))  # ranks may be busy at one try
+    assert ["only_on_ranks"] in tries
+    assert completed(live, "%%xla --timeout 5\nx = 1\nonly_on_ranks.attr") == ["attribute_of_it"]
+    assert "only_on_ranks" not in completed(live, "only_on")
+
+
+def test_tab_in_a_cell_for_busy_ranks_completes_notebook_names(live):
+    live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
+    live.ok("of_the_notebook = 1")
+    assert "of_the_notebook" in completed(live, "%%xla\nof_the_note")
+    live.ok("busy_.stop()\nbusy_.join_end()")
+
+
+def test_a_question_mark_shows_the_object_of_rank_0(live):
+    live.ok("%%xla\ndef documented(a, b=2):\n    'What it does.'\n    return a")
+    shown = live.ok("%%xla\ndocumented?").stdout
+    assert "Signature:      documented(a, b=2)" in shown
+    assert "What it does." in shown
+    assert "return a" in live.ok("%%xla\ndocumented??").stdout
+
+
+def inspected(live, code, level=0):
+    reply = live.client.inspect(code, len(code), level, reply=True, timeout=60)["content"]
+    return reply["data"].get("text/plain", "")
+
+
+def test_inspecting_a_name_in_a_cell_shows_the_ranks_object(live):
+    live.ok("on_both = 'notebook'\nof_notebook = 'it is here'")
+    live.ok("%%xla\non_both = 'ranks'\ndef told(a):\n    'What it tells.'\n    return a")
+    assert "String form:    ranks" in inspected(live, "%%xla\non_both")
+    assert "notebook" in inspected(live, "on_both")
+    assert "it is here" in inspected(live, "%%xla\nof_notebook")
+    assert "What it tells." in inspected(live, "%%xla 0\nx = told(1, ")
+    assert "return a" in inspected(live, "%%xla\ntold", 1)
+    assert not inspected(live, "%%xla\non_both.gone")
+    live.ok("%%xla --bg -o busy_\nimport time\ntime.sleep(600)")
+    assert not inspected(live, "%%xla\non_both")
+    live.ok("busy_.stop()\nbusy_.join_end()")
+
+
 def test_spawned_ranks_run_beside_live_ranks(live):
     live.ok("%%xla_spawn -n 3 -o fresh_\ndef f(rank): return rank")
     assert live.value("len(fresh_.results)") == "3"

@@ -354,6 +354,14 @@ def test_killing_a_rank_before_it_starts_the_cell_does_not_affect_the_others(ker
     assert kernel.value(f"xla_nb.ranks({group!r}).pull('held', 0)") == "'new'"
 
 
+def test_a_question_mark_names_the_rank_that_answered(kernel, group):
+    kernel.run(f"%%xla --group {group}\nimport os\nof_rank = rank\nif rank == 0: os._exit(1)")
+    asked = f"%%xla --group {group}\nof_rank?"
+    assert "On rank 1" in kernel.ok(asked).stdout
+    kernel.run(f"%%xla 1 --group {group}\nimport os\nos._exit(1)")
+    assert f"Start new ones: %xla_restart {group}" in kernel.run(asked).error
+
+
 # ---------------------------------------------------------------- cells that damage their rank
 
 

@@ -23,7 +23,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 
 from xla_nb import api, dropin, live, live_questions, notebook, untrusted
 from xla_nb.dropin import answers, guard
-from xla_nb.errors import ProgramError, UsageError, in_lines
+from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.monitor import stacks
 from xla_nb.monitor.drift import Watch
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
@@ -43,6 +43,7 @@ from xla_nb.views import picture
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened
 
+_QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 #: A word of a line, as a shell reads it.
 _WORD = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+"""
 _ARGS, _ENV = re.compile(rf"--args(?:\s+|=){_WORD}"), re.compile(rf"(--env(?:\s+|=))({_WORD})")
@@ -56,6 +57,7 @@ def load(shell: InteractiveShell) -> None:
     for event, callback in _callbacks(shell):
         shell.events.register(event, callback)
     dropin.install()
+    live_questions.turn_on(shell, _group_of)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # importing it would delay the first launch
@@ -71,6 +73,7 @@ def unload(shell: InteractiveShell) -> None:
     dropin.uninstall()
     multiprocess.named().turn_off()
     guard.of(shell).turn_off()
+    live_questions.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 
@@ -188,6 +191,14 @@ def _expand_line(notebook: Notebook, line: str) -> str:
     head, args, tail = line.partition(match[0]) if match else (line, "", "")
     expand: Any = functools.partial(notebook.shell.var_expand, depth=_NO_FRAME)
     return f"{expand(head)}{args}{expand(tail)}"
+
+
+def _group_of(line: str) -> Group | None:
+    """The live ranks that a %%xla line names; None if it is unfinished or there are none."""
+    try:
+        return live.of(_parse_line("%%xla", line.partition("%%xla")[2])["group"])
+    except XlaNbError:
+        return None
 
 
 def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
@@ -502,6 +513,9 @@ class XlaMagics(Magics):
         """
         words, options, bind_run = self._read_line(line, "%%xla")
         rank_list, name = words["ranks"], words["group"]
+        if question := _QUESTION.fullmatch(body):
+            self._explain(live.of(name), question[1], question[2])
+            return None
         members = None if rank_list is None else run_options.numbers("RANKS", rank_list)
         cell = self.notebook.cell(line, body, "%%xla")
         exists = live.is_there(name) or name != DEFAULT
@@ -584,6 +598,19 @@ class XlaMagics(Magics):
         if partial:
             print(f"Not compared, or only in part: {listed(partial)}. %xla_vars shows why.")
         return None
+
+    def _explain(self, group: Group, expression: str, marks: str) -> None:
+        """Answer `name?` as IPython does, for the object on rank 0, or on the first live rank."""
+        first = next(iter(group.alive), 0)
+        if first not in group.alive:
+            group.check(group.world)
+        text = live_questions.about(group, expression, source=marks == "??")
+        if text == "" and expression.partition(".")[0] in self.shell.user_ns:
+            print(f"Not on rank {first} yet. In the notebook:")
+            self.shell.run_line_magic("pinfo2" if marks == "??" else "pinfo", expression)
+            return
+        missing = f"Object `{expression}` not found on rank {first}."
+        print(f"Rank {first} is busy." if text is None else text or missing)
 
     @staticmethod
     def _report(verb: str, group: Group) -> None:

@@ -40,7 +40,6 @@ def test_notebook_magics_are_skipped_with_a_note_and_supported_ones_without():
             line_magic("timeit", "x"),
             r"%timeit does not work on ranks; use time\.perf_counter\(\)\. Ranks support !command",
         ),
-        (line_magic("pinfo", "x"), r"%pinfo does not work on ranks; use help\(name\)"),
         (line_magic("unknown"), r"%unknown does not work on ranks; move it to a separate cell"),
         ("get_ipython().run_cell_magic('bash', '', '')", r"c, line 1: %%bash"),
         ("get_ipython().run_cell_magic('time', '', '')", r"c, line 1: %%time"),

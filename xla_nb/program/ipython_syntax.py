@@ -23,7 +23,6 @@ _ADVICE = {
     "time": "write %%time above the whole cell, or use time.perf_counter()",
     "timeit": "use time.perf_counter()",
     "prun": "use cProfile inside the function",
-    **dict.fromkeys(("pinfo", "pinfo2"), "use help(name)"),  # `name?`, `name??`
 }
 
 
