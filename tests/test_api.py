@@ -257,9 +257,9 @@ def test_a_launch_imports_neither_torch_nor_torch_xla(plain_ipython):
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("local", "torch_xla is still being imported; the next launch waits for it"),
+        ("local", r"before any rank started\.$"),
         ("ray", "anything already started on the cluster was ended"),
-        ("ray://head:10001", "Hosts that were ready stay reserved for the next launch"),
+        ("ray://head:10001", "hosts stay reserved for the next launch"),
     ],
 )
 def test_the_error_of_an_interrupted_launch_says_what_it_leaves_running(monkeypatch, on, said):
@@ -267,19 +267,8 @@ def test_the_error_of_an_interrupted_launch_says_what_it_leaves_running(monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api, "launch", interrupted)
-    monkeypatch.setattr(type(api.engine()), "importing", True)
     with pytest.raises(LaunchError, match=said):
         xla_nb.spawn(print, on=on)
-
-
-def test_the_error_of_an_interrupted_launch_omits_a_finished_import(monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api, "launch", interrupted)
-    monkeypatch.setattr(type(api.engine()), "importing", False)
-    with pytest.raises(LaunchError, match=r"before any rank started\.$"):
-        xla_nb.spawn(print)
 
 
 def test_dir_lists_the_public_names_and_all_of_them_exist():
@@ -368,12 +357,12 @@ def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
         assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr
 
 
-def test_a_launch_reports_each_long_wait_with_its_duration(capsys):
+def test_a_launch_reports_each_long_wait_once(capsys):
     with api.showing_waits() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):
             on_wait(seconds, what)
         on_wait(1.0, "waiting for hosts …")
-    assert capsys.readouterr().out == "importing … 3.2 s\nwaiting for hosts … 1.0 s\n"
+    assert capsys.readouterr().out == "importing …\nwaiting for hosts …\n"
 
 
 def test_a_launch_without_waits_prints_nothing(capsys):

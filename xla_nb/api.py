@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import inspect
 import linecache
 import os
 import sys
@@ -17,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any
 
 from xla_nb import notebook
 from xla_nb.engines import Engine
@@ -39,44 +38,22 @@ from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import slices
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
-from xla_nb.wording import listed, several, size
 
-_P = ParamSpec("_P")
-
-
-def _refuse_unknown_options(function: Callable[_P, Run]) -> Callable[_P, Run]:
-    """Wrap a function to refuse unknown options with a suggestion of the one meant."""
-
-    @functools.wraps(function)
-    def wrapper(*args: _P.args, **options: _P.kwargs) -> Run:
-        run_options.refuse_unknown(options, list(inspect.signature(function).parameters))
-        return function(*args, **options)
-
-    return wrapper
+_INTERRUPTED = "Launch interrupted before any rank started."
+_INTERRUPTED_ON_RAY = (
+    "Launch interrupted; anything already started on the cluster was ended. Its hosts stay "
+    "reserved for the next launch, or until xla_nb.release()."
+)
 
 
-@_refuse_unknown_options
+@run_options.signed
 @run_options.explained(flags=False)
-def spawn(  # noqa: PLR0913 # an argument for each option of the magic
+def spawn(
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
     n: int | None = None,
     timeout: float | str | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    grace: float | str | None = None,
-    runtime: str | None = None,
-    on: str | None = None,
-    hosts: int | None = None,
-    slices: int | None = None,
-    wait: float | str | None = None,
-    simulate: str | None = None,
-    keep_going: bool | None = None,
-    hang_after: float | str | None = None,
-    hang_stop: bool | None = None,
-    stop_on_nan: bool | None = None,
-    bg: bool = False,
-    view: str | None = None,
+    **options: Any,
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
@@ -90,8 +67,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    options = {name: value for name, value in locals().items() if name not in ("fn", "args")}
-    return call(fn, args, options)
+    run_options.refuse_unknown(options, [*run_options.OPTIONS])
+    return call(fn, args, {"n": n, "timeout": timeout, **options})
 
 
 def call(
@@ -135,7 +112,8 @@ def run(
 
                 new_run = launch(program, options, engine_for(options), on_wait, ShownRun)
         except KeyboardInterrupt:
-            raise LaunchError(_interrupted_message(options)) from None
+            local = options.on == "local"
+            raise LaunchError(_INTERRUPTED if local else _INTERRUPTED_ON_RAY) from None
         return shown(new_run, options, on_launch)
 
 
@@ -169,20 +147,6 @@ def shown(
             error.is_seen = lambda: picture.cell() == run.shown_in
         raise error
     return run
-
-
-def _interrupted_message(options: Options) -> str:
-    """The message for an interrupted launch."""
-    if options.on == "local":
-        message = "Launch interrupted before any rank started."
-        if not engine().importing:
-            return message
-        return f"{message} torch_xla is still being imported; the next launch waits for it."
-    return (
-        "Launch interrupted; anything already started on the cluster was ended. Hosts that were "
-        "ready stay reserved for the next launch. Run the cell again, or release the hosts with "
-        "xla_nb.release()."
-    )
 
 
 # ---------------------------------------------------------------- engines and runs
@@ -263,54 +227,31 @@ def living() -> list[Run]:
     return sorted((run for run in runs if not run.done), key=lambda run: run.name)
 
 
-@functools.cache
-def _printed() -> list[str]:
-    """The notices about records that this process has printed, each once."""
-    return []
-
-
 def tidy() -> None:
-    """Remove the records of old runs. Print once if those still needed exceed the limit."""
+    """Remove the records of old runs."""
     tidying.tidy("parts")  # answers of live ranks, some of which a killed kernel leaves behind
-    needed = tidying.tidy()
-    nbytes = sum(needed.values())
-    if nbytes > tidying.NBYTES and not _printed():
-        _printed().append(
-            "Variables or Out of open notebooks keep the files of "
-            f"{several(len(needed), 'ended run')} ({size(nbytes)}, more than "
-            f"{size(tidying.NBYTES)}): {listed(needed, most=3)}. `del` those that you no longer "
-            "need (`%reset -f out` for Out)."
-        )
-        print(*_printed())
+    tidying.tidy()
 
 
 @contextlib.contextmanager
 def showing_waits() -> Iterator[OnWait]:
-    """Show what a launch waits for: in a notebook during the wait, elsewhere as lines with the
-    seconds that each wait took."""
-    durations: dict[str, float] = {}
+    """Show what a launch waits for: in a notebook during the wait, elsewhere as lines."""
+    shown: list[str] = []
     slot = loop.slot() if picture.kernel() else None
 
-    def end_line() -> None:
-        if durations and slot is None:
-            print(f" {list(durations.values())[-1]:.1f} s", flush=True)
-
     def on_wait(seconds: float, message: str) -> None:
-        if seconds <= 0.3:
+        if seconds <= 0.3 or message in shown:
             return
-        if message not in durations:
-            end_line()
-            if slot is None:
-                print(message, end="", flush=True)
-            else:
-                (slot.update if durations else slot.display)({"text/plain": message}, raw=True)
-        durations[message] = seconds
+        if slot is None:
+            print(message, flush=True)
+        else:
+            (slot.update if shown else slot.display)({"text/plain": message}, raw=True)
+        shown.append(message)
 
     try:
         yield on_wait
     finally:
-        end_line()
-        if durations and slot is not None:  # `clear_output` would also remove earlier output
+        if shown and slot is not None:  # `clear_output` would also remove earlier output
             slot.update({}, raw=True)
 
 

@@ -15,7 +15,6 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -38,7 +37,6 @@ from xla_nb.run.options import DEFAULTS, DROPIN, OPTIONS, SETTINGS, Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.views import picture
-from xla_nb.views.observer import Observer
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened
 
@@ -129,20 +127,6 @@ def _parser(prog: str) -> Parser:
     for name, keywords in arguments.items():
         (exclusive if keywords is _SWITCH else parser).add_argument(name, **keywords)
     return parser
-
-
-def _refresh_entry(entry: recorded.Entry) -> recorded.Entry:
-    """The entry of a run in progress, with the headline that its own picture shows."""
-    runs = {run.name: run for run in api.living()}
-    try:
-        run = runs.get(entry.name) or recorded.RecordedRun.open(entry.name)
-    except UsageError:  # it has only just begun
-        return entry
-    observer = Observer(run)
-    observer.sample()
-    snapshot = observer.snapshot()  # without output, which is not shown
-    is_idle = snapshot.live is not None and snapshot.live.is_idle
-    return replace(entry, headline=snapshot.headline, outcome="idle" if is_idle else entry.outcome)
 
 
 def _parse_line(prog: str, line: str) -> dict[str, Any]:
@@ -434,9 +418,7 @@ class XlaMagics(Magics):
         entries = recorded.entries()
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
-        listing = picture.runs(
-            [_refresh_entry(entry) if entry.outcome == "running" else entry for entry in entries]
-        )
+        listing = picture.runs(entries)
         picture.show(listing) if picture.kernel() else print(listing["text/plain"])
 
     def _find_runs(self, line: str) -> list[Run]:

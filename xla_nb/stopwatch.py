@@ -38,11 +38,6 @@ class Stopwatch:
         if since is not None:
             self._state = total + time.monotonic() - since, None
 
-    def add(self, seconds: float) -> None:
-        """Add seconds measured elsewhere."""
-        total, since = self._state
-        self._state = total + seconds, since
-
     @property
     def since(self) -> float | None:
         """When it was started, as a time of `time.monotonic()`; None if it is not running."""

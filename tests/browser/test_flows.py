@@ -443,7 +443,7 @@ class Crowd(Run):
 Path("crowd").mkdir()
 run = Crowd(Path("crowd"), ranks=256)
 for rank in range(256):
-    started = events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
+    started = events.RankStarted(rank=rank, pid=rank, device="xla:0")
     run.state.apply(started)
     run.prints(rank, f"here {{rank}}\\n")
 for rank in (77, 200):

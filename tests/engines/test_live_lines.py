@@ -26,12 +26,10 @@ class Job:
         control, self.control = channel.pair()
         self.live = LiveRanks(control, self.child, None, self.feed)
         self.sender = Sender(self.theirs)
-        self.tell(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
+        self.tell(events.JobStarted(host="h", ranks=ranks, simulated=True))
         self.lines = [connect(self.control, rank) for rank in range(ranks)]
         for rank in range(ranks):
-            self.tell(
-                events.RankStarted(rank=rank, local_rank=rank, pid=os.getpid(), device="xla:0")
-            )
+            self.tell(events.RankStarted(rank=rank, pid=os.getpid(), device="xla:0"))
 
     def tell(self, event):
         self.sender.send(event)

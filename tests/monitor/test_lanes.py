@@ -135,12 +135,12 @@ def test_compilation_in_progress_is_counted_only_once():
     assert [slot.compiling for slot in made.lane] == [0.75, 1.0, 0.25]
 
 
-def test_counters_updated_at_the_end_of_a_wait_are_spread_backwards():
-    made = track((100.0, {}), (101.0, {}), (102.0, {}), (102.5, {"data_waited": 2.0}))
+def test_compiling_that_is_counted_at_its_end_is_spread_backwards():
+    made = track((100.0, {}), (101.0, {}), (102.0, {}), (102.5, {"compile_seconds": 2.0}))
     assert [parts(slot) for slot in made.lane] == [
-        (0, 0.5, 0, 0.5),
-        (0, 0, 0, 1.0),
-        (0, 0, 0, 0.5),
+        (0.5, 0.5, 0, 0),
+        (1.0, 0, 0, 0),
+        (0.5, 0, 0, 0),
     ]
 
 

@@ -9,9 +9,9 @@ from xla_nb.monitor.state import RunState
 
 def run_of(*happened, ranks=4):
     state = RunState()
-    state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
+    state.apply(events.JobStarted(host="h", ranks=ranks, simulated=True))
     for rank in range(ranks):
-        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0"))
+        state.apply(events.RankStarted(rank=rank, pid=100 + rank, device="xla:0"))
     for event in happened:
         state.apply(event)
     return state
@@ -187,7 +187,7 @@ def test_headline_names_the_memory_limit_of_an_oom_killed_rank():
 def test_error_of_ranks_that_died_before_starting_is_the_cause_of_death():
     state = RunState()
     for event in (
-        events.JobStarted(pid=1, ranks=2, simulated=True),
+        events.JobStarted(ranks=2, simulated=True),
         events.ProcessDied(pid=101, status=-6),
         events.ProcessDied(pid=102, status=-6),
         events.JobEnded(status=0),
@@ -269,7 +269,7 @@ def test_ranks_that_diverged_because_of_a_failure_do_not_lead_the_headline():
 def test_headline_counts_devices_of_a_single_process():
     devices = ("device 0", "device 1")
     state = run_of(ranks=1)
-    state.apply(events.RankStarted(rank=0, local_rank=0, pid=1, device="xla:0", devices=devices))
+    state.apply(events.RankStarted(rank=0, pid=1, device="xla:0", devices=devices))
     assert sentences.headline(state) == "2 devices running"
 
 
@@ -277,8 +277,8 @@ def test_lost_host_leads_the_headline_with_its_ranks():
     state = RunState()
     for event in (
         events.HostsPlaced(names=("a", "b")),
-        events.JobStarted(pid=1, host="a", ranks=2, simulated=True),
-        events.JobStarted(pid=1, host="b", ranks=2, first=2, simulated=True),
+        events.JobStarted(host="a", ranks=2, simulated=True),
+        events.JobStarted(host="b", ranks=2, first=2, simulated=True),
         events.HostLost(host="b", why="its node died"),
     ):
         state.apply(event)
@@ -296,7 +296,7 @@ def test_launch_error_names_its_host_if_there_are_several():
 def test_headline_states_why_ranks_were_lost_without_their_host():
     state = RunState()
     for event in (
-        events.JobStarted(pid=1, host="h", ranks=3, simulated=True),
+        events.JobStarted(host="h", ranks=3, simulated=True),
         events.RankFinished(rank=1, preview="", nbytes=1),
         events.JobEnded(status=-11),
     ):
@@ -309,7 +309,7 @@ def test_headline_states_why_ranks_were_lost_without_their_host():
 def test_headline_names_the_line_of_an_interrupted_rank():
     state = RunState()
     for event in (
-        events.JobStarted(pid=1, host="h", ranks=1, simulated=True),
+        events.JobStarted(host="h", ranks=1, simulated=True),
         events.RankAt(rank=0, place="Cell In[3], line 2", stack=""),
         events.RankStopped(rank=0),
     ):

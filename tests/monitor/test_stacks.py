@@ -22,7 +22,7 @@ class Run(run_double.Run):
         super().__init__(path, ranks)
         self.answers = {int(rank[1:]): answer for rank, answer in answers.items()}
         for rank in range(ranks):
-            started = events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
+            started = events.RankStarted(rank=rank, pid=rank, device="xla:0")
             self.state.apply(started)
 
     def ask_stacks(self):
@@ -139,11 +139,8 @@ def test_rank_that_has_not_started_is_joining(tmp_path, impatient):
 
 def test_live_rank_that_has_not_received_the_cell_is_not_joining(tmp_path, impatient):
     waits = Starting(tmp_path, 2)
-    live = tuple(
-        events.RankStarted(rank=rank, local_rank=rank, pid=11 + rank, device="xla:0")
-        for rank in range(2)
-    )
-    waits.state.apply(events.JobStarted(pid=1, host="h", simulated=True, ranks=2, live=live))
+    live = tuple(events.RankStarted(rank=rank, pid=11 + rank, device="xla:0") for rank in range(2))
+    waits.state.apply(events.JobStarted(host="h", simulated=True, ranks=2, live=live))
     (group,) = Inquiry(waits).wait()
     assert (group.ranks, group.note[:14]) == ((0, 1), "not responding")
 

@@ -18,11 +18,8 @@ def fold(*happened, stopping=""):
 
 def started(ranks):
     return [
-        events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True),
-        *(
-            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device="xla:0")
-            for r in range(ranks)
-        ),
+        events.JobStarted(host="h", ranks=ranks, simulated=True),
+        *(events.RankStarted(rank=r, pid=100 + r, device="xla:0") for r in range(ranks)),
     ]
 
 
@@ -75,9 +72,9 @@ def test_dead_process_kills_its_rank():
 
 
 def test_dead_process_kills_both_of_its_ranks():
-    state = fold(events.JobStarted(pid=1, host="h", ranks=2, simulated=False))
+    state = fold(events.JobStarted(host="h", ranks=2, simulated=False))
     for rank in (0, 1):
-        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=7, device="xla:0"))
+        state.apply(events.RankStarted(rank=rank, pid=7, device="xla:0"))
     state.apply(events.ProcessDied(pid=7, status=-11))
     assert [state.ranks[r].phase for r in (0, 1)] == ["died", "died"]
 
@@ -209,9 +206,9 @@ def test_cause_of_death_names_the_signal_or_status(status, said):
 def on(host, first, ranks=2, pid=100):
     """A host's job and its ranks; pids are the same on every host."""
     return [
-        events.JobStarted(pid=1, host=host, ranks=ranks, first=first, simulated=True),
+        events.JobStarted(host=host, ranks=ranks, first=first, simulated=True),
         *(
-            events.RankStarted(rank=first + r, local_rank=r, pid=pid + r, device="xla:0", host=host)
+            events.RankStarted(rank=first + r, pid=pid + r, device="xla:0", host=host)
             for r in range(ranks)
         ),
     ]
@@ -237,13 +234,13 @@ def numbered_across():
     host a's ranks start before b's job does."""
     return [
         events.HostsPlaced(names=("a", "b")),
-        events.JobStarted(pid=1, host="a", ranks=2, first=0, simulated=False),
+        events.JobStarted(host="a", ranks=2, first=0, simulated=False),
         *(
-            events.RankStarted(rank=r, local_rank=n, pid=100 + n, device="xla:0", host="a")
+            events.RankStarted(rank=r, pid=100 + n, device="xla:0", host="a")
             for n, r in enumerate((0, 2))
         ),
-        events.JobStarted(pid=1, host="b", ranks=2, first=2, simulated=False),
-        events.RankStarted(rank=1, local_rank=0, pid=100, device="xla:0", host="b"),
+        events.JobStarted(host="b", ranks=2, first=2, simulated=False),
+        events.RankStarted(rank=1, pid=100, device="xla:0", host="b"),
     ]
 
 
@@ -414,7 +411,7 @@ def test_iterating_over_ranks_and_hosts_survives_new_events():
     state = fold(*started(2))
     reading = [iter(state.ranks.values()), iter(state.hosts.values())]
     first = [next(one) for one in reading]
-    state.apply(events.JobStarted(pid=2, host="other", ranks=2, first=2, simulated=True))
+    state.apply(events.JobStarted(host="other", ranks=2, first=2, simulated=True))
     assert [[one, *rest] for one, rest in zip(first, reading, strict=True)] == [
         [state.ranks[0], state.ranks[1]],
         [state.hosts["h"]],

@@ -406,7 +406,7 @@ def test_rank_in_a_collective_waits_for_missing_ranks(metered):
 
 
 def test_live_rank_without_work_is_idle(metered):
-    metered.book.idle.add(40.0)
+    metered.book.idle._state = 40.0, None
     metered.book.idle.start()
     seen = metered.final()
     assert seen.activity == "idle"
@@ -431,8 +431,8 @@ def test_idle_rank_is_sampled_once_and_then_rarely(metered):
 
 def test_sample_has_seconds_of_all_waits_so_far(metered):
     metered.waited = 12.5
-    metered.book.loading.add_around(3.0, is_first=True)
-    metered.book.loading.add_around(1.0, is_first=False)
+    metered.book.loading._state = 4.0, None
+    metered.book.loading.first._state = 3.0, None
     seen = metered.final()
     assert (seen.waited, seen.lock_waited) == (12.5, 0.0)
     assert (seen.data_waited, seen.first_data_waited) == (4.0, 3.0)

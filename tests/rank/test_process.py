@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 
-from xla_nb.messages.orders import HostGroup
-from xla_nb.rank import entries, process, program
+from xla_nb.rank import entries, program
 from xla_nb.record.files import Record
 
 # ---------------------------------------------------------------- output
@@ -116,13 +114,6 @@ def test_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
 # ---------------------------------------------------------------- rank numbers
 
 
-@pytest.mark.parametrize(("index", "first"), [(0, 0), (2, 8)])
-def test_ranks_are_numbered_host_by_host(index, first):
-    hosts = HostGroup(3, index, ("10.0.0.1", 1234))
-    job = process.Inherited(None, hosts, None, SimpleNamespace(ranks=4), None)
-    assert job.first == first
-
-
 A_RANK = """
 import sys
 from pathlib import Path
@@ -131,28 +122,28 @@ from xla_nb.rank import process
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.program import Loaded
-from xla_nb.messages.orders import ARGUMENTS, HostGroup
+from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.runtimes import RankInfo
 
 class Runtime:
     ranks = {ranks}
     join = lambda self, local_rank, processes: print("joins", flush=True)
-    rank_info = lambda self, rank: RankInfo(0, 8, "device", "device")
+    rank_info = lambda self, rank: RankInfo(8, "device", "device")
     leave = lambda self, why: None
     consequence = lambda self, error: None
-    waiting = waited = executed = memory = lambda self: None
+    waiting = waited = memory = lambda self: None
 
 threads = Some(get_num_threads=lambda: 1, set_num_threads=lambda count: None)
 sys.modules["torch"] = threads
 request = Some(
-    record={record!r}, entry="f", takes_lock=False, why_mute="", turn=None,
+    record={record!r}, entry="f", takes_lock=False, mute=False, turn=None,
     magic="",
 )
 namespace = {{ARGUMENTS: (), "f": lambda rank: print("is", rank)}}
 sender, table = Some(send=lambda event: None), Some(body=None, sources=())
 loaded = Loaded(request, sender, namespace, table)
 process.inherit(process.Inherited(
-    loaded, HostGroup(2, 1), SharedLock(), Runtime(), Crashes(1)
+    loaded, Runtime.ranks, SharedLock(), Runtime(), Crashes(1)
 ))
 process.enter(0, {processes})
 del sys.modules["torch"]

@@ -25,7 +25,7 @@ def path(tmp_path):
 
 def begin(path, told=None):
     """Begin the book of the calling thread; reported losses are appended to `told`."""
-    return reporting.begin(path, Losses(path, ([] if told is None else told).append), lambda: None)
+    return reporting.begin(path, Losses(path, ([] if told is None else told).append))
 
 
 @pytest.fixture

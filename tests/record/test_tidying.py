@@ -133,7 +133,7 @@ def test_ended_runs_are_kept_at_any_age():
 
 
 def test_tidying_without_runs_does_nothing(at_home):
-    assert tidy() == {}
+    tidy()
     assert not (at_home / "runs").exists()
 
 
@@ -146,9 +146,8 @@ def test_ended_runs_of_an_open_notebook_are_removed_once_disowned(limit):
     for record in made:
         record.close({})
     made[1].disown()
-    done = tidy()
-    assert (kept(), sorted(done)) == (["1", "3"], ["1", "3"])
-    assert sum(done.values()) > 1
+    tidy()
+    assert kept() == ["1", "3"]
 
 
 def in_another_process(work):
@@ -267,7 +266,7 @@ def test_cells_are_removed_with_their_ranks_unless_one_is_owned(limit):
     cell.close({})
     ended("2")
     ended("3")
-    assert [*tidy()] == ["cell", "1"]
+    tidy()
     assert kept() == ["1"]
     cell.disown()
     ended("4")

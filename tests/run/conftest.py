@@ -146,22 +146,19 @@ def start(engine):
 
 def ranks(count):
     return [
-        events.JobStarted(pid=1, host="h", ranks=count, simulated=True),
-        *(
-            events.RankStarted(rank=r, local_rank=r, pid=100 + r, device=f"xla:{r}")
-            for r in range(count)
-        ),
+        events.JobStarted(host="h", ranks=count, simulated=True),
+        *(events.RankStarted(rank=r, pid=100 + r, device=f"xla:{r}") for r in range(count)),
     ]
 
 
 def on_hosts(*names):
     """Hosts with one rank each; process IDs are the same everywhere."""
     jobs = [
-        events.JobStarted(pid=1, host=name, ranks=1, simulated=True, first=number)
+        events.JobStarted(host=name, ranks=1, simulated=True, first=number)
         for number, name in enumerate(names)
     ]
     begun = [
-        events.RankStarted(rank=number, local_rank=0, pid=100, device="xla:0", host=name)
+        events.RankStarted(rank=number, pid=100, device="xla:0", host=name)
         for number, name in enumerate(names)
     ]
     return [events.HostsPlaced(names=names), *jobs, *begun]

@@ -7,10 +7,10 @@ from xla_nb.monitor.state import RunState
 
 def group(*happened, ranks=4):
     state = RunState()
-    state.apply(events.JobStarted(pid=1, ranks=ranks, simulated=True))
+    state.apply(events.JobStarted(ranks=ranks, simulated=True))
     state.apply(events.GroupBegan(name="ranks"))
     for rank in range(ranks):
-        state.apply(events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0"))
+        state.apply(events.RankStarted(rank=rank, pid=100 + rank, device="xla:0"))
     for event in happened:
         state.apply(event)
     return state
@@ -35,13 +35,13 @@ def test_rank_runs_a_program_from_its_beginning_to_its_end():
     assert (state.programs.rested(2), state.programs.rested(1)) == (12.0, None)
 
 
-def test_programs_are_counted_and_listed_newest_first():
+def test_programs_are_numbered_by_their_place():
     state = group(began(1))
     for number in range(2, 6):
         state.apply(began(number, 0))
         state.apply(ended(number, "failed" if number % 2 else "finished"))
-    assert (state.programs.count, state.programs.lost) == (5, 2)
-    assert [one.place for one in state.programs.newest] == [5, 4, 3, 2, 1]
+    assert len(state.programs) == 5
+    assert [one.place for one in state.programs] == [1, 2, 3, 4, 5]
     assert [one.began.number for one in state.programs.running] == [1]
 
 

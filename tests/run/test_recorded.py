@@ -34,9 +34,9 @@ class Made:
 
     def begins(self, ranks=2):
         self.says(
-            events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True, at=BEGAN),
+            events.JobStarted(host="h", ranks=ranks, simulated=True, at=BEGAN),
             *(
-                events.RankStarted(rank=r, local_rank=r, pid=100 + r, device="xla:0", at=BEGAN + 1)
+                events.RankStarted(rank=r, pid=100 + r, device="xla:0", at=BEGAN + 1)
                 for r in range(ranks)
             ),
         )
@@ -287,7 +287,7 @@ def test_run_in_progress_in_another_kernel_is_running(made):
 def test_elapsed_time_of_a_run_in_progress_counts_to_now():
     made = Made()
     made.says(
-        events.JobStarted(pid=1, host="h", ranks=1, simulated=True, at=time.time() - 100),
+        events.JobStarted(host="h", ranks=1, simulated=True, at=time.time() - 100),
     )
     assert made.opened().elapsed == pytest.approx(100, abs=5)
 

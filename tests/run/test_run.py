@@ -117,7 +117,7 @@ def test_output_of_a_rank_is_read_from_its_files(start):
     ],
 )
 def test_last_result_and_questions_wake_the_view_at_once(start, news):
-    job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
+    job = start(events.JobStarted(host="h", ranks=2, simulated=True))
     job.says(events.RankFinished(rank=0, preview="", nbytes=0))
     assert not job.run.urgent.is_set()
     job.says(news)
@@ -510,7 +510,7 @@ def test_stop_before_any_rank_exists_kills_the_job(patient, start, engine):
 
 
 def test_stop_does_not_wait_for_ranks_that_have_not_started(patient, start, engine):
-    job = start(events.JobStarted(pid=1, host="h", ranks=2, simulated=True))
+    job = start(events.JobStarted(host="h", ranks=2, simulated=True))
     job.run.stop()
     assert engine.killed == ["r1"]
 

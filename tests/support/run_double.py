@@ -12,7 +12,7 @@ class Run(RecordedRun):
 
     def __init__(self, path, ranks=2, looks=0):
         super().__init__("20260101-000000-abcdef", "Cell In[3]", Record(path), {}.__getitem__)
-        self.state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
+        self.state.apply(events.JobStarted(host="h", ranks=ranks, simulated=True))
         self.changed, self.urgent = threading.Condition(), threading.Event()
         self.drawn, self.is_followed = threading.Event(), False
         self.stopped = []

@@ -236,7 +236,7 @@ def test_front_end_without_input_raises_eoferror_with_advice(notebook):
 def test_background_run_cannot_ask(notebook):
     notebook.ok("%%xla_spawn -n 1 --bg -o mute\ndef f(rank): return input('name? ')")
     shown = notebook.run("mute.wait()")
-    assert "EOFError: A background run (--bg) has no cell for input()." in shown.error
+    assert "EOFError: A run in the background (--bg) or on a cluster" in shown.error
 
 
 def test_process_forked_by_rank_asks_as_that_rank(front_end, notebook):

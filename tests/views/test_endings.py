@@ -248,9 +248,7 @@ def run(ending):
     path = Record.create(NAME).path
     run = Run(path, ranks=ending.ranks)
     for rank in range(ending.ranks):
-        run.state.apply(
-            events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="", at=1000.0)
-        )
+        run.state.apply(events.RankStarted(rank=rank, pid=100 + rank, device="", at=1000.0))
     for event in [*ending.happened, events.JobEnded(status=0)]:
         run.state.apply(event)
     return run

@@ -22,7 +22,7 @@ class Group(Run):
         super().__init__(path / "group")
         self.tell(events.GroupBegan(name="ranks", idle=1800.0))
         for rank in (0, 1):
-            started = events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0")
+            started = events.RankStarted(rank=rank, pid=100 + rank, device="xla:0")
             self.tell(started, at=5.0)
 
     def tell(self, event, at=None):

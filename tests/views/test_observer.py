@@ -30,9 +30,7 @@ def observer(run):
 
 def started(run, *ranks):
     for rank in ranks:
-        run.state.apply(
-            events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0", at=10.0)
-        )
+        run.state.apply(events.RankStarted(rank=rank, pid=100 + rank, device="xla:0", at=10.0))
 
 
 def samples(run, rank, **figures):
@@ -206,7 +204,7 @@ def test_row_shows_how_its_process_died(run, observer, status, how):
 def test_lost_host_is_shown_by_its_ranks_and_by_the_run(run, observer):
     run.state.apply(events.HostsPlaced(names=("a", "b")))
     for first, host in enumerate("ab"):
-        run.state.apply(events.JobStarted(host=host, pid=1, ranks=1, simulated=False, first=first))
+        run.state.apply(events.JobStarted(host=host, ranks=1, simulated=False, first=first))
     run.state.apply(events.HostLost(host="b", why="its node died"))
     assert card(observer, 1).detail == "lost with its host b: its node died"
     assert observer.snapshot().hosts == ("a", "b")

@@ -172,7 +172,7 @@ def test_late_rank_is_shown_from_its_first_line(run, view):
     before = view.out.getvalue(), view.err.getvalue()
     view.draw()
     assert (view.out.getvalue(), view.err.getvalue()) == before
-    run.state.apply(events.RankStarted(rank=5, local_rank=0, pid=9, device="d"))
+    run.state.apply(events.RankStarted(rank=5, pid=9, device="d"))
     view.draw()
     assert written(view.out) == "[5] early\n"
 

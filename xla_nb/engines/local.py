@@ -61,11 +61,6 @@ class LocalEngine:
                 server = self._servers[imports] = _Server(imports)
             return server
 
-    @property
-    def importing(self) -> bool:
-        """True if a server may still be importing: no launch has seen it ready."""
-        return any(not server.ready for server in self._servers.values())
-
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """Fit a launch of `n` ranks to this machine. Raises XlaNbError."""
         return fit_to_machine(runtime, n, user_env, dict(os.environ))

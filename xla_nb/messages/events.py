@@ -66,7 +66,6 @@ class RankStarted(OfHost):
     """
 
     rank: int
-    local_rank: int
     pid: int
     device: str
     devices: tuple[str, ...] = ()
@@ -77,7 +76,6 @@ class JobStarted(OfHost):
     """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`. For a
     program of live ranks, `live` are the ranks that run it, already started."""
 
-    pid: int
     ranks: int
     simulated: bool
     first: int = 0
@@ -203,11 +201,9 @@ class ProgramEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NotOpened(Event):
-    """A live rank could not open all that a program brought from the notebook; `why` is given if
-    the rank was not to run it."""
+    """A live rank could not open all that a program brought from the notebook."""
 
     rank: int
-    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,21 +389,15 @@ def encode(event: Event) -> bytes:
     return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
-class UnknownEvent(ValueError):
-    """An event that this version does not know."""
-
-
 def decode(data: bytes) -> Event:
-    """Decode an event written by `encode`. Raises UnknownEvent, and ValueError for other data."""
+    """Decode an event written by `encode`. Raises ValueError for other data."""
     try:
         body = json.loads(data)
         name = body.pop("event")
     except (TypeError, KeyError, AttributeError, RecursionError) as problem:
         raise ValueError(f"not an event: {data[:200]!r}") from problem
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name not in _BY_NAME:
         raise ValueError(f"not an event: {data[:200]!r}")
-    if name not in _BY_NAME:
-        raise UnknownEvent(f"unknown event: {data[:200]!r}")
     return checked_json.made(_BY_NAME[name], body)
 
 

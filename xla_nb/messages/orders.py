@@ -59,10 +59,10 @@ class Request:
     module's file, if any, `record` the run's folder; `entry` is the name of the function to call,
     None for a cell of plain statements; `binds` are the names that it binds, if any. `label` is
     that of the launched cell, `magic` the magic that launches it. `drops`: replace a result that
-    cannot be sent by None. `why_mute` says why the ranks cannot ask in the notebook (`input()`), if
-    they cannot. `lives`: the ranks run no entry, but programs until they are told to end. Each such
-    program has a `turn`, and the map of its lines (`table`) instead of a file, but no `inheritance`
-    and no `state`, which its processes have had since they began.
+    cannot be sent by None. `mute`: the ranks cannot ask in the notebook (`input()`). `lives`: the
+    ranks run no entry, but programs until they are told to end. Each such program has a `turn`, and
+    the map of its lines (`table`) instead of a file, but no `inheritance` and no `state`, which its
+    processes have had since they began.
     """
 
     run: str
@@ -82,7 +82,7 @@ class Request:
     binds: tuple[str, ...] = ()
     drops: bool = False
     state: ProcessState | None = None
-    why_mute: str = ""
+    mute: bool = False
     lives: bool = False
     turn: Turn | None = None
     hosts: int | None = None

@@ -33,8 +33,6 @@ _START_TOLERANCE = 0.5  # seconds by which the start of the same wait may differ
 _BUSY = 0.2  # share of a CPU from which a rank counts as computing: others may load the machine
 LANE = 60  # seconds of a lane
 _MAX_GAP = 20.0  # seconds between two samples from which all time between them is unknown
-#: Kinds that may be counted only when over, or by looks: taken from earlier running time.
-_LATE_KINDS = ("compiling", "data", "blocked")
 _MIN_SPAN = 0.005  # shortest busy time in a lane, in seconds: clocks are read one after the other
 _PACE, _PACE_STEPS = 20.0, 10  # seconds and steps that `pace` looks back, if there were so many
 _MARK_DISTANCE = 0.9  # seconds between two kept marks
@@ -365,11 +363,9 @@ class Track:
             return
         begin = new.at - span if old.activity == "idle" else old.at
         end = begin + span
-        late: dict[str, float] = {}
         parts: Any = {}
         for name, seconds in window.spent.items():
             parts[name] = min(seconds, remaining)
-            late[name] = seconds - parts[name]
             remaining -= parts[name]
         if _kind(old) == "blocked" and _kind(new) in ("others", "data"):  # until that wait began
             ended = max(0.0, remaining - (new.cpu - old.cpu))
@@ -380,7 +376,7 @@ class Track:
             overlap = min(end, second + 1) - max(begin, second)
             slot = self._slots.get(second) or Slot(second)
             self._slots[second] = slot.plus(part * overlap / span for part in totals)
-        self._move_late(math.floor(begin), [late[name] for name in _LATE_KINDS])
+        self._move_compiling(math.floor(begin), window.compiling - parts["compiling"])
 
     def _merge_old(self, first: int) -> None:
         """Merge all slots before this second into at most LANE wider ones."""
@@ -389,19 +385,16 @@ class Track:
             self._width *= 2
         self._slots = {slot.second: slot for slot in merged} | self._slots
 
-    def _move_late(self, second: int, late: list[float]) -> None:
-        """Move time counted late (activities counted only when over, calls counted by a few looks)
-        from earlier running time, as which it was taken, to its kind. It was spent within as many
-        seconds."""
-        first = second - math.ceil(sum(late))
-        while sum(late) > 0.0 and second >= first and second in self._slots:
+    def _move_compiling(self, second: int, late: float) -> None:
+        """Move so many seconds of compiling that were counted only when over from earlier running
+        time, as which they were taken. They were spent within as many seconds."""
+        first = second - math.ceil(late)
+        while late > 0.0 and second >= first and second in self._slots:
             slot = self._slots[second]
-            for n, name in enumerate(_LATE_KINDS):
-                part = min(late[n], slot.running)
-                late[n] -= part
-                changes = {name: getattr(slot, name) + part, "running": slot.running - part}
-                slot = replace(slot, **changes) if part else slot
-            self._slots[second], second = slot, second - 1
+            part = min(late, slot.running)
+            compiling, running = slot.compiling + part, slot.running - part
+            self._slots[second] = replace(slot, compiling=compiling, running=running)
+            late, second = late - part, second - 1
 
     # ---------------------------------------------------------- steps
 

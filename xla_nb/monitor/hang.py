@@ -18,7 +18,7 @@ from xla_nb.monitor.stacks import InProgress, Inquiry
 from xla_nb.monitor.state import ENDED, RankState
 from xla_nb.record.files import partial
 
-_INTERVAL, _SHORT, _SHORTEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
+_INTERVAL, _SHORTEST = 1.0, 0.2  # seconds between two looks at the ranks
 _MANY_RANKS = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer
 _NEAR = 0.8  # share of the time without progress from which a rank is reported with hung ones
 _LOCK_WAIT = 1.0  # seconds of a wait for an ended rank's lock until it is reported
@@ -50,9 +50,7 @@ class HangWatch:
 
     def _pause(self) -> float:
         """Seconds between two looks: each costs a read and a few calls for every rank."""
-        state = self._run.state
-        is_alert = self._reported or any(rank.phase in ENDED for rank in state.ranks.values())
-        pause = _SHORT * max(1.0, len(state.ranks) / _MANY_RANKS) if is_alert else _INTERVAL
+        pause = _INTERVAL * max(1.0, len(self._run.state.ranks) / _MANY_RANKS)
         return min(pause, max(_SHORTEST, self._after / 5)) if self._after else pause
 
     def _look(self, now: float) -> None:
@@ -140,10 +138,9 @@ def _locked_out(statuses: list[RankStatus]) -> set[int]:
 
 
 def _with_answer(status: RankStatus, answer: events.StackGroup | None) -> RankStatus:
-    """The status with place and call from the rank's stack; a rank that answers is not unheard."""
+    """The status at the place that the rank answered; a rank that answers is not unheard."""
     if answer is None or not answer.stack:
         return status
     place = answer.place or status.place
-    known_call = place == status.place and status.call
-    call = known_call or waits.call_at(place, answer.stack)
+    call = status.call if place == status.place else ""
     return replace(status, place=place, call=call, unheard=False)

@@ -82,37 +82,13 @@ class ProgramState:
     ended: events.ProgramEnded | None = None
 
 
-@dataclass
-class Programs:
-    """The programs that live ranks were given, by number, in order of their begin."""
-
-    _all: dict[int, ProgramState] = field(default_factory=dict)
-
-    def begin(self, event: events.ProgramBegan) -> None:
-        self._all[event.number] = ProgramState(len(self._all) + 1, event)
-
-    def end(self, event: events.ProgramEnded) -> None:
-        if event.number in self._all:
-            self._all[event.number].ended = event
-
-    @property
-    def count(self) -> int:
-        return len(self._all)
-
-    @property
-    def lost(self) -> int:
-        """The number of programs that ended without finishing."""
-        return sum(1 for p in self.newest if p.ended and p.ended.outcome != "finished")
-
-    @property
-    def newest(self) -> list[ProgramState]:
-        """All programs, newest first."""
-        return list(self._all.values())[::-1]
+class Programs(list[ProgramState]):
+    """The programs that live ranks were given, in order of their begin."""
 
     @property
     def running(self) -> list[ProgramState]:
         """The programs in progress, oldest first."""
-        return [p for p in list(self._all.values()) if p.ended is None]
+        return [program for program in self if program.ended is None]
 
     def now(self, rank: int) -> events.ProgramBegan | None:
         """The program that a rank is running; None between two programs."""
@@ -121,7 +97,7 @@ class Programs:
     def rested(self, rank: int, idle: float | None = None) -> float | None:
         """When the last program of a rank ended: for that rank, if a sample taken after the
         program's begin says since when it is `idle`. None if it has had none."""
-        spans = ((p.began.at, p.ended) for p in self.newest if rank in p.began.ranks)
+        spans = ((p.began.at, p.ended) for p in reversed(self) if rank in p.began.ranks)
         began, end = next(((at, end) for at, end in spans if end is not None), (0.0, None))
         if end is None:
             return None
@@ -205,10 +181,12 @@ class RunState:
                     self.ending, self.cut = event.why, self.programs.running
                 self.conclusions.clear()
             case events.ProgramBegan():
-                self.programs.begin(event)
+                self.programs.append(ProgramState(len(self.programs) + 1, event))
                 self.conclusions.clear()  # they belong to the previous cell
             case events.ProgramEnded():
-                self.programs.end(event)
+                for program in self.programs:
+                    if program.began.number == event.number:
+                        program.ended = event
             case events.NamesBound():
                 self.bound.append(event)
             case events.NotOpened():

@@ -24,16 +24,7 @@ _LONG = 3.0  # seconds of a wait from which the title shows it
 _LIMIT = 4  # at most: clauses of a verdict, spans of ranks
 _MAX_GROUPS, _STACK_LENGTH = 16, 4000  # groups with a stack; characters of a stack
 _NAME_LENGTH = 60  # characters of a call or an operation
-_OWN_CODE = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
-_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
 _END_VERBS = {"finished": "returned", "failed": "failed", "died": "died", "stopped": "been stopped"}
-#: In a title, what the rank does that others wait for.
-_STATES = {
-    "starting": ", still starting",
-    "finished": ", which has returned",
-    **dict.fromkeys(("failed", "died", "stopped"), ", which has ended"),
-    "idle": ", which is not running a cell",
-}
 
 
 # ---------------------------------------------------------------- the longest wait
@@ -59,7 +50,7 @@ def longest(statuses: Iterable[RankStatus], cell: str, *, over: bool = False) ->
     text = (
         f"{subject} {have} been waiting {'up to ' if high - low >= 2 else ''}{lasting(high)} for "
     )
-    states = {_describe_late(by_rank[rank], waiting, cell) for rank in missing}
+    states = {_describe_late(by_rank[rank], waiting[0], cell) for rank in missing}
     where = states.pop() if len(states) == 1 else ""
     if resource == INPUT:
         place, *others = {s.place for s in waiting}
@@ -79,21 +70,23 @@ def _has_arrived(other: RankStatus, waiting: RankStatus) -> bool:
     return other.operation == waiting.operation and waiting.in_collective
 
 
-def _describe_late(late: RankStatus, waiting: Sequence[RankStatus], cell: str) -> str:
+def _describe_late(late: RankStatus, waiting: RankStatus, cell: str) -> str:
     """What a rank does that others wait for: `, at line 6`, `, which has returned`."""
     at = f" at {line(late.place, cell)}" if late.place else ""
-    if (state := _STATES.get(late.phase) or _STATES.get(late.activity)) is not None:
-        return state
+    if late.phase in ENDED:
+        return f", which has {_END_VERBS[late.phase]}"
+    if late.phase == "starting":
+        return ", still starting"
+    if late.activity == "idle":
+        return ", which is not running a cell"
     if late.unheard:
         return f", which is not responding{f', last seen{at}' if at else ''}"
     if late.activity == "compiling":
         return f", compiling{at}"
     if late.waits_for_lock:
-        is_passed = waiting[0].waits_for_lock  # it got the lock a moment ago
         holder = f", held by {ranks(late.missing)}" if late.missing else ""
-        if len(waiting) > 1 and _numbers(waiting).intersection(late.missing):
-            holder += f", one of the {len(waiting):,}"
-        return "" if is_passed else f", which waits for `lock`{at}{holder}"
+        # If both wait for it, it has changed hands a moment ago.
+        return "" if waiting.waits_for_lock else f", which waits for `lock`{at}{holder}"
     if late.activity == "waiting" and late.operation:
         return f", {'waiting for data' if late.operation == DATA else f'in {_operation(late)}'}{at}"
     return ", sending its result" if late.returned else f",{at}" if at else ""
@@ -273,32 +266,6 @@ def _kind(one: RankStatus) -> tuple[object, ...]:
 # ---------------------------------------------------------------- where they are
 
 
-def call_at(place: str, stack: str) -> str:
-    """The function that the notebook's line `place` called: `queue.get`, or the line's text if it
-    called no Python function; without such a line, the innermost function.
-
-    `stack` has the innermost frame first."""
-    cell = place.rpartition(", line ")[0]
-    inner = innermost = ""
-    lines = stack.splitlines()
-    for number, line in enumerate(lines):
-        frame = _FRAME.match(line)
-        if frame is not None and frame[1] == cell:
-            text = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            return inner or in_one_line(text, _NAME_LENGTH).replace("`", "'")
-        if frame is not None and _OWN_CODE not in frame[1]:
-            inner = f"{_module(frame[1])}.{frame[3]}"
-            innermost = innermost or inner
-    return innermost
-
-
-def _module(file: str) -> str:
-    """`queue` of a file, `torch_xla` of a package's `__init__.py`."""
-    folder, name = file.rsplit("/", 2)[-2:] if file.count("/") > 1 else ("", file)
-    stem = name.rpartition("/")[2].removesuffix(".py")
-    return folder if stem == "__init__" and folder else stem
-
-
 def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     """Places of the running ranks: groups that wait for nobody first, then the smallest. Groups
     beyond the first few have no stack."""
@@ -319,28 +286,22 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
 
 
 def _note(group: Sequence[RankStatus]) -> str:
-    """Their activity, beside their stack, with the collective in full."""
+    """Their collective in full, beside their stack."""
     status = group[0]
-    if status.in_collective:
-        if status.operation == INPUT:
-            return f"waiting {_format_time(group)} for an answer in the notebook"
-        target = f" for {ranks(status.missing)}" if status.missing else ""
-        return f"waiting {_format_time(group)} in {status.operation}{target}"
-    if status.phase == "starting" or status.activity != "running" or status.computes:
-        return _phrase([replace(member, place="", call="") for member in group])
-    return f"no progress for {_since(min(member.quiet for member in group))}"
+    if not status.in_collective:
+        return ""
+    target = f" for {ranks(status.missing)}" if status.missing else ""
+    return f"waiting {_format_time(group)} in {status.operation}{target}"
 
 
 def why_over(before: Iterable[int], statuses: Iterable[RankStatus]) -> str:
     """The reason why a hang of the ranks `before` is over."""
-    by_rank = {s.rank: s for s in statuses}
-    ended = [rank for rank in before if rank in by_rank and by_rank[rank].phase in ENDED]
-    progressing = [rank for rank in before if rank not in ended]
-    verbs = (
-        (ended, "has ended", "have ended"),
-        (progressing, "is making progress again", "are making progress again"),
-    )
+    phases = {s.rank: s.phase for s in statuses}
+    ended = [rank for rank in before if phases.get(rank) in ENDED]
+    moving = [rank for rank in before if rank not in ended]
     clauses = [
-        f"{ranks(who, _LIMIT)} {one if len(who) == 1 else many}" for who, one, many in verbs if who
+        f"{ranks(who, _LIMIT)} {'is' if len(who) == 1 else 'are'} {what}"
+        for who, what in ((ended, "no longer running"), (moving, "making progress again"))
+        if who
     ]
     return capital(listed(clauses))

@@ -25,19 +25,23 @@ _OUTSIDE_RANK = (
     "input() works only in a function that runs on ranks, until it returns. Call it there, or "
     "before the launch."
 )
+_NO_CELL = (
+    "A run in the background (--bg) or on a cluster (--on ray) has no cell for input(). Call it "
+    "before the launch and pass the answer as an argument."
+)
 
 
 class Asker:
-    """Sends one rank's questions. `why_mute`: why it cannot ask, if so."""
+    """Sends one rank's questions. `mute`: it cannot ask, since its run has no cell."""
 
-    def __init__(self, rank: int, sender: Sender, why_mute: str = "") -> None:
-        self._rank, self._sender, self._why_mute = rank, sender, why_mute
+    def __init__(self, rank: int, sender: Sender, mute: bool) -> None:
+        self._rank, self._sender, self._mute = rank, sender, mute
         self.waiting: Wait | None = None
 
     def ask(self, prompt: str, secret: bool) -> str:
         """Ask, and return the answer. Raises EOFError if nobody can answer."""
-        if self._why_mute:
-            raise EOFError(self._why_mute)
+        if self._mute:
+            raise EOFError(_NO_CELL)
         output.flush()  # show earlier output before the question
         with Pipe() as pipe:
             ids = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}

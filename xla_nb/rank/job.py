@@ -173,12 +173,12 @@ def _run_ranks(
         raise _shortage(f"Cannot set up {order.ranks} ranks", error) from error
     except Exception as error:
         raise _refusal("Cannot set up the runtime", error, program.table) from error
+    first = order.host_group.index * prepared.ranks
     sender.send(
         events.JobStarted(
-            pid=os.getpid(),
             host=socket.gethostname(),
             ranks=prepared.ranks,
-            first=order.host_group.index * prepared.ranks,
+            first=first,
             simulated=prepared.simulated,
         )
     )
@@ -186,7 +186,7 @@ def _run_ranks(
     crashes = Crashes(prepared.ranks)
     inherited = Inherited(
         program=program,
-        host_group=order.host_group,
+        first=first,
         lock=lock,
         runtime=prepared,
         crashes=crashes,

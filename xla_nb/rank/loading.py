@@ -9,38 +9,29 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from types import GeneratorType, ModuleType
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from xla_nb.patching import when_imported
 from xla_nb.rank.threads import OfRank
 from xla_nb.stopwatch import Stopwatch
-
-T = TypeVar("T")
 
 #: Modules, classes and functions in which a thread waits for data.
 _WAITS = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__"),
     ("torch_xla.distributed.parallel_loader", "ParallelLoader", "next_item"),
 )
-_MOMENT = 0.001  # seconds that an item from memory never takes
 
 
 class Waits(Stopwatch):
     """A rank's stopwatch. `first` runs too in the first wait of each program: workers start then,
-    and torch_xla's loader imports JAX. `executed` returns how many graphs have been run, None if
-    they are not counted."""
+    and torch_xla's loader imports JAX."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = Stopwatch()
-        self.begin(lambda: None)
-
-    def begin(self, executed: Callable[[], int | None]) -> None:
-        """Begin the next program, which has a first wait again."""
-        self.executed, self.has_waited = executed, False
+        self.has_waited = False  # in this program
 
     def start(self) -> bool:
         is_outermost = super().start()
@@ -53,23 +44,15 @@ class Waits(Stopwatch):
         self.first.stop()
         self.has_waited = True
 
-    def add_around(self, seconds: float, is_first: bool) -> None:
-        """Add time around waits that were timed; `is_first`: around the first one. An item from
-        memory, such as an epoch's number, is not the first wait."""
-        self.add(seconds)
-        if is_first:
-            self.first.add(seconds)
-        self.has_waited |= seconds >= _MOMENT
-
 
 #: The waits of this process's ranks; of a live rank across all its programs.
 _waits: OfRank[Waits] = OfRank()
 
 
-def begin(executed: Callable[[], int | None] = lambda: None) -> Waits:
+def begin() -> Waits:
     """Time waits of the calling thread, which begins a program."""
     waits = _waits.of(threading.get_ident()) or _waits.begin(Waits())
-    waits.begin(executed)
+    waits.has_waited = False
     return waits
 
 
@@ -129,25 +112,3 @@ class _LoaderProxy:
             yield from self._loader._cpu_loader
         except Exception as problem:  # whatever a user's Dataset raises
             self._loader._exception_queue.put(problem)
-
-
-def timed(iterable: Iterable[T]) -> Iterator[T]:
-    """Yield the same items. In a rank's thread the time for each counts as waiting for data, unless
-    a graph was run meanwhile: the iterable then does more than load, like torch_xla's own loaders.
-    Generators are not timed, since they may train. Nested timed loaders are not counted twice."""
-    waits = _waits.of(threading.get_ident())
-    if waits is None or waits.executed() is None or isinstance(iterable, GeneratorType):
-        yield from iterable
-        return
-    iterator = iter(iterable)
-    while True:
-        before, seconds, is_first = waits.executed(), waits.seconds, not waits.has_waited
-        start = time.monotonic()
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        elapsed = time.monotonic() - start  # excludes the count, which may be slow
-        if waits.executed() == before:
-            waits.add_around(elapsed - (waits.seconds - seconds), is_first)
-        yield item

@@ -32,7 +32,7 @@ from xla_nb.linux import die_with_parent, name_process
 from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
-from xla_nb.messages.orders import HostGroup, Order
+from xla_nb.messages.orders import Order
 from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.pickling.rebuild import Definitions
@@ -56,14 +56,16 @@ from xla_nb.wording import listed
 class Inherited:
     """State that a rank inherits from its job through the fork.
 
-    `program` is the program that the job has loaded; live ranks have a `control` socket and get
+    `first` is the expected rank of this host's first process: on a TPU of several hosts torch_xla
+    may number ranks differently, and a rank knows its number after joining the runtime. `program`
+    is the program that the job has loaded; live ranks have a `control` socket and get
     others. `running` maps each rank to its current program and thread; `captured` are the ranks
     whose log receives this process's output; `struck` is the `time.monotonic()` of the last
     interrupt.
     """
 
     program: Loaded
-    host_group: HostGroup
+    first: int
     lock: SharedLock
     runtime: Prepared
     crashes: Crashes
@@ -72,15 +74,6 @@ class Inherited:
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     struck: float = float("-inf")
-
-    @property
-    def first(self) -> int:
-        """The expected rank of this host's first process.
-
-        On a TPU of several hosts torch_xla may number ranks differently; a rank knows its number
-        after joining the runtime.
-        """
-        return self.host_group.index * self.runtime.ranks
 
 
 #: Set once in the job before it forks the ranks. `xmp.spawn` pickles its arguments, but a lock or
@@ -205,11 +198,11 @@ class Cell(Loaded):
         self.sender.sock.close()
         self._parcel.close()
 
-    def tell_if_not_open(self, rank: int, why: str = "") -> None:
+    def tell_if_not_open(self, rank: int) -> None:
         """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
         Called where interrupts are no longer raised: one may have prevented opening."""
         if self._before is None:
-            self.sender.send(events.NotOpened(rank=rank, why=why))
+            self.sender.send(events.NotOpened(rank=rank))
 
     def open(self, definitions: Definitions) -> None:
         """Open the notebook's values in the module; `definitions` are those sent before.
@@ -399,12 +392,9 @@ def _next_cell(job: Inherited, line: socket.socket, rank: int) -> Cell | None:
 
 def _open_values(cell: Cell, rank: int, definitions: Definitions) -> None:
     """Open the values of a program that other ranks run."""
-    why = ""
-    try:
+    with contextlib.suppress(BaseException):
         cell.open(definitions)
-    except BaseException as error:
-        why = f"{untrusted.message_of(error)}"
-    cell.tell_if_not_open(rank, why)
+    cell.tell_if_not_open(rank)
 
 
 def _run_cell(
@@ -448,7 +438,6 @@ def _report_start(program: Loaded, rank: int, info: RankInfo) -> None:
     program.sender.send(
         events.RankStarted(
             rank=rank,
-            local_rank=info.local_rank,
             pid=os.getpid(),
             device=info.shown,
             devices=info.devices,
@@ -521,10 +510,6 @@ _NAME_ADVICE = (
 )
 #: (name of the error, words in its message): advice.
 _ADVICE = {
-    ("builtins.EOFError", "EOF when reading a line"): (
-        "xla_nb: Ranks have no standard input. Call input() in the function that runs on ranks, "
-        "which prompts in the notebook, or call it before the launch."
-    ),
     ("bdb.BdbQuit", ""): (
         "xla_nb: Ranks have no standard input, so breakpoint() and pdb exit at once. Debug the "
         "function in the notebook, or print() the values you need."

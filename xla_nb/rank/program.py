@@ -86,10 +86,10 @@ class OnRank:
         managers of contextlib: they assign the `__traceback__` of the user's exceptions."""
         program, record, rank = self.program, self.program.record, self.rank
         losses = program.losses(rank)
-        book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
+        book = reporting.begin(record.of_rank(rank, "history"), losses)
         book.turned = lambda **fields: program.sender.send(events.FigureTurned(rank=rank, **fields))
         displays.screens.begin(displays.Screen(record, rank, losses))
-        asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
+        asking.askers.begin(asking.Asker(rank, program.sender, program.request.mute))
         meter = program.meter(rank, book, self.runtime, self.lock)
         meter.begin_program()
         try:

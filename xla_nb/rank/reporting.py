@@ -84,7 +84,7 @@ class Progress(Generic[T]):
         for book in books:
             book.begin(self)
         try:
-            for item in loading.timed(self._iterable):
+            for item in self._iterable:
                 counts = [book.begun for book in books]
                 yield item
                 self.done, self.at = self.done + 1, time.time()
@@ -283,9 +283,9 @@ _books: OfRank[Book] = OfRank()
 over_programs: OfRank[Book] = OfRank()
 
 
-def begin(path: str | Path, losses: Losses, executed: Callable[[], int | None]) -> Book:
+def begin(path: str | Path, losses: Losses) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    return _books.begin(Book(path, losses, loading.begin(executed)))
+    return _books.begin(Book(path, losses, loading.begin()))
 
 
 def compute() -> None:

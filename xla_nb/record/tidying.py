@@ -19,11 +19,10 @@ RUNS, NBYTES = 20, 2 << 30
 _REMOVED = ".removed-"  # the names of records that are being deleted
 
 
-def tidy(folder: Folder = "runs") -> dict[str, int]:
+def tidy(folder: Folder = "runs") -> None:
     """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Each
-    group of live ranks keeps as many cells as the home keeps launches. Returns the names of the
-    ended runs that stay because they are needed, with their bytes."""
-    needed = dict[str, int]()
+    group of live ranks keeps as many cells as the home keeps launches."""
+    nbytes = 0
     with contextlib.suppress(OSError):  # there is no home yet, or it belongs to another user
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
@@ -38,17 +37,15 @@ def tidy(folder: Folder = "runs") -> dict[str, int]:
         count = Counter[Path]()
         for record in sorted(ended, key=ended.__getitem__, reverse=True):
             if record.is_owned:
-                needed[record.path.name] = record.nbytes
+                nbytes += record.nbytes
                 count[record.path.parent] += 1
             else:
                 removable.append(record)
-        nbytes = sum(needed.values())
         for record in removable:
             count[record.path.parent] += 1
             nbytes += record.nbytes
             if count[record.path.parent] > RUNS or nbytes > NBYTES:
                 _remove(record)
-    return needed
 
 
 def _remove(record: Record) -> None:

@@ -279,14 +279,10 @@ class Group:
     @property
     def told_of_being_there(self) -> str:
         """The refusal to start others with the same name."""
-        arg = self._magic_argument
-        text = f"Live ranks{arg} are already running ({ranks(self.world)})."
-        if not self._has_magics:
-            return f"{text} End them (close()), or start others: xla_nb.ranks('others', n=2)."
-        return (
-            f"{text} Restart them with %xla_restart{arg}, end them with %xla_shutdown{arg}, or "
-            "start others with --name NAME."
-        )
+        name = self._magic_argument
+        end = f"%xla_shutdown{name}" if self._has_magics else "close()"
+        text = f"Live ranks{name} are already running ({ranks(self.world)})."
+        return f"{text} End them ({end}), or start the new ones under another name."
 
     @property
     def _magic_argument(self) -> str:

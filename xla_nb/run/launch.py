@@ -32,18 +32,11 @@ from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
-_SHARED_NOTICE = (
-    "Ranks share tensors and arrays in shared memory (`share_memory_()`, DataLoader workers) with "
-    "the notebook: every process sees every write."
-)
 _COPIED_NOTICE = (
     "Ranks get copies of tensors and arrays in shared memory: a write is not visible to other "
     "ranks or the notebook."
 )
-_NO_INPUT = (
-    "A background run (--bg) has no cell for input(). Call input() before the launch and pass the "
-    "answer as an argument."
-)
+_OTHER_FOLDER = "Change to one that does (os.chdir), and run the cell again."
 
 
 def launch(
@@ -69,6 +62,8 @@ def launch(
     if turn is None:
         with _refusing("Cannot detect this machine's devices"):
             fit = engine.fit(options.runtime, options.n, user_env)
+    with _refusing("The notebook's working directory no longer exists", _OTHER_FOLDER):
+        cwd = str(Path.cwd())
     name, advice = name_at(time.time()), "Set XLA_NB_HOME to a folder of yours with free space."
     with _refusing("Cannot write the run's files", advice):
         record = Record.create(name, folder)
@@ -87,7 +82,7 @@ def launch(
         slices=options.slices,
         wait=options.wait,
         user_env=user_env,
-        cwd=_working_directory(),
+        cwd=cwd,
         # Also the folders of own modules, wherever the notebook has changed to since.
         sys_path=(*sys.path, *module_objects.of_this_process().folders()),
         authkey=bytes(multiprocessing.current_process().authkey),
@@ -97,7 +92,7 @@ def launch(
         magic=program.magic,
         binds=program.binds,
         drops=program.drops,
-        why_mute=_NO_INPUT if options.bg else "",
+        mute=options.bg,
         lives=lives,
         turn=turn,
     )
@@ -112,7 +107,7 @@ def launch(
     group = turn.group if turn else ""
     definitions = program.definitions
     run = kind(name, program.label, record, engine, feed, options, definitions, group)
-    shared = (_SHARED_NOTICE if engine.here else _COPIED_NOTICE,) if program.parcel.shares() else ()
+    is_copied = program.parcel.shares() and not engine.here
     if turn is None:
         notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
         run.take(events.Launched(label=run.label, called=program.called, notebook=notebook))
@@ -120,7 +115,7 @@ def launch(
     for text in program.notes:
         run.take(events.Notice(text=text))
     # About the environment, the same at each launch, and about lasting facts of the notebook.
-    for text in [*left_out, *shared, *fit.notices, *program.once]:
+    for text in [*left_out, *[_COPIED_NOTICE] * is_copied, *fit.notices, *program.once]:
         run.take(events.Notice(text=text, once=True))
     run.follow()
     return run
@@ -164,13 +159,3 @@ def _start(program: Program, request: Request, fit: Fit, engine: Engine, on_wait
         return engine.start(request, fit, parcel, on_wait)
     finally:
         os.close(parcel)
-
-
-def _working_directory() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise LaunchError(
-            "The notebook's working directory no longer exists. Change to one that does, with "
-            "`import os; os.chdir('/a/folder')`, and run the cell again."
-        ) from None

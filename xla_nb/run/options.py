@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import keyword
 import operator
-import os
 import re
 import textwrap
 import unicodedata
@@ -116,9 +115,6 @@ def _environment(label: str, value: Any) -> dict[str, str]:
             raise UsageError(f"{label}: {name!r} is not a valid variable name.")
         if not isinstance(text, str):
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
-        if not (_is_text(name) and _is_text(text)):
-            fault = "a NUL character or a lone surrogate"
-            raise UsageError(f"{label}: {name!r} or its value has {fault}. Remove it.")
     return dict(value)
 
 
@@ -127,14 +123,6 @@ def _assignment(label: str, word: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"{label} needs NAME=VALUE: the name of a variable, `=` and its value.")
     return name, value
-
-
-def _is_text(text: str) -> bool:
-    """Whether an environment can hold it: no NUL, no surrogates except those for bytes."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def variable(label: str, value: str) -> str:
@@ -311,6 +299,19 @@ def explained(flags: bool) -> Callable[[_F], _F]:
         return function
 
     return fill
+
+
+def signed(function: _F) -> _F:
+    """Decorator that shows all OPTIONS in the signature of a function that takes them."""
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
+    others = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in OPTIONS
+        if name not in signature.parameters
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*named, *others])
+    return function
 
 
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:

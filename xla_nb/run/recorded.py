@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
@@ -418,7 +418,7 @@ class Entry:
 
     name: str
     cell: str
-    outcome: Outcome | Literal["idle"]
+    outcome: Outcome
     headline: str
     elapsed: float | None
     found: str = ""
@@ -464,9 +464,6 @@ def _make_entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMARY_FIELDS = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "found", "calm")
-
-
 def _read_summary(record: Record) -> Entry | None:
     """An ended run, from its summary; None if there is none, or a full disk cut it short."""
     try:
@@ -477,7 +474,8 @@ def _read_summary(record: Record) -> Entry | None:
 
 
 def _entry_of(name: str, summary: Mapping[str, Any]) -> Entry:
-    return Entry(name, **{field: summary[field] for field in _SUMMARY_FIELDS if field in summary})
+    shared = Entry.__dataclass_fields__.keys() & summary.keys()
+    return Entry(name, **{field: summary[field] for field in shared})
 
 
 def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
@@ -489,8 +487,6 @@ def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
     for line in data.splitlines(keepends=True):
         try:
             event = events.decode(line)
-        except events.UnknownEvent:  # from a later version
-            continue
         except ValueError:
             unread += line.endswith(b"\n")  # else the kernel was killed, or the disk was full
             continue

@@ -164,7 +164,7 @@ class Run(RecordedRun):
         (None: no limit)."""
         seconds = None if timeout is None else duration("timeout", timeout)
         try:
-            ended = self._ended.wait(seconds and min(seconds, threading.TIMEOUT_MAX))
+            ended = self._ended.wait(seconds)
         except KeyboardInterrupt:
             raise Interrupted(f"{self.name} is still running; run.stop() stops it.") from None
         if not ended:

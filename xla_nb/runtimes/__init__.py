@@ -52,13 +52,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """A rank's position in its world, and its device.
+    """The size of a rank's world, and its device.
 
     `device` is the value of that name in a cell without a function, `shown` its text for display;
     `devices` are the names of all devices if one process drives several.
     """
 
-    local_rank: int
     world_size: int
     device: object
     shown: str
@@ -121,10 +120,6 @@ class Prepared(abc.ABC):
     def waited(self) -> float | None:
         """Seconds that this rank has waited in collectives so far, including the current one; None
         if that is not visible."""
-        return None
-
-    def executed(self) -> int | None:
-        """The number of graphs looked up so far; None if not counted. Takes a microsecond."""
         return None
 
     def memory(self) -> tuple[int, int] | None:

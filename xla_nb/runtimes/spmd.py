@@ -96,7 +96,6 @@ class Devices(xla.OnTorchXla):
         import torch_xla
 
         runtime: Any = torch_xla.runtime
-        names = [device["name"] for device in runtime.global_runtime_device_attributes()]
-        return RankInfo(
-            0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(names)
-        )
+        attributes = runtime.global_runtime_device_attributes()
+        names = tuple(device["name"] for device in attributes)
+        return RankInfo(self.world.hosts, torch_xla.device(), str(torch_xla.device()), names)

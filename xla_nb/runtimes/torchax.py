@@ -162,7 +162,7 @@ class Processes(Prepared):
 
     def rank_info(self, rank: int) -> RankInfo:
         name = f"{self.world.platform}:{rank}"
-        return RankInfo(rank - self.first, self.world.ranks, "jax", name)
+        return RankInfo(self.world.ranks, "jax", name)
 
     def leave(self, reason: str) -> None:
         jax_world.leave(reason)

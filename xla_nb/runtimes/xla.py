@@ -100,12 +100,6 @@ def _count_chips() -> tuple[int, int]:
 class OnTorchXla(Prepared):
     """Common parts of the runtimes that use torch_xla."""
 
-    def executed(self) -> int:
-        import torch_xla
-
-        counter = torch_xla._XLAC._xla_counter_value
-        return sum(counter(name) or 0 for name in ("CachedCompile", "UncachedCompile"))
-
     def counts(self) -> Counts:
         import torch_xla
 
@@ -185,7 +179,7 @@ class Chips(OnTorchXla):
         import torch_xla
 
         runtime, device = torch_xla.runtime, torch_xla.device()
-        return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, str(device))
+        return RankInfo(runtime.world_size(), device, str(device))
 
     def memory(self) -> tuple[int, int] | None:
         import torch_xla

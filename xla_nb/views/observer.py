@@ -433,11 +433,11 @@ def _live(state: RunState) -> Live | None:
         name=state.group.name,
         idle=state.group.idle,
         since=since,
-        count=programs.count,
+        count=len(programs),
         running=len(running),
-        lost=programs.lost,
+        lost=sum(1 for p in programs if p.ended and p.ended.outcome != "finished"),
         cut=bool(state.cut),
-        cells=tuple(programs.newest[:CELLS]),
+        cells=tuple(programs[: -CELLS - 1 : -1]),
     )
 
 
@@ -466,15 +466,15 @@ class RowsOfRun:
                 rows[rank] = Rows(self._record.history(rank))
             yield from self._new_of(0)
             return
-        programs = self._state.programs.newest
-        for program in reversed(programs):  # rows from another host may arrive after the end
-            began, is_over = program.began, program.ended is not None and program is not programs[0]
+        programs = [*self._state.programs]
+        for program in programs:  # rows from another host may arrive after the end
+            began, is_newest = program.began, program is programs[-1]
             if began.number not in self._rows:
                 record = self._record.cell(began.run)
                 self.gone += not record.path.exists()
                 self._rows[began.number] = {n: Rows(record.history(n)) for n in began.ranks}
             yield from self._new_of(began.number)
-            if is_over:
+            if program.ended is not None and not is_newest:
                 self._rows[began.number] = {}
 
     def _new_of(self, number: int) -> Iterator[tuple[int, str, float, float]]:

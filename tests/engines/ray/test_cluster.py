@@ -138,7 +138,7 @@ def test_displays_of_ranks_on_all_hosts_are_shown(on_ray):
 
 def test_input_on_a_cluster_raises_eof_error(on_ray):
     shown = on_ray.run(spawn("def f(rank): return input('name? ')"))
-    assert "EOFError: Ranks on a cluster (--on ray) do not support input()." in shown.error
+    assert "EOFError: A run in the background (--bg) or on a cluster" in shown.error
 
 
 def test_next_launch_reuses_warm_hosts(on_ray):

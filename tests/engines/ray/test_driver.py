@@ -401,7 +401,7 @@ def test_first_host_is_notified_when_the_others_have_ended(follow):
 
 
 def began(rank):
-    return events.RankStarted(rank=rank, local_rank=0, pid=1, device="", host=f"m{rank}")
+    return events.RankStarted(rank=rank, pid=1, device="", host=f"m{rank}")
 
 
 async def program(run, members):

@@ -149,7 +149,7 @@ def finished(rank, **more):
 
 
 def started(rank, pid):
-    return events.RankStarted(rank=rank, local_rank=0, pid=pid, device="xla:0")
+    return events.RankStarted(rank=rank, pid=pid, device="xla:0")
 
 
 # ---------------------------------------------------------------- description
@@ -309,7 +309,7 @@ def test_notices_come_before_the_ranks_events(start, monkeypatch):
 
 def test_events_name_their_host(start):
     job = start(name="right")
-    begun = events.JobStarted(pid=1, host="its-hostname", ranks=1, simulated=True, first=2)
+    begun = events.JobStarted(host="its-hostname", ranks=1, simulated=True, first=2)
     job.says(begun, started(2, 100), finished(7))
     job.writes("rank-7.result")
     assert [getattr(event, "host", None) for event in job.events()] == ["right", "right", None]

@@ -19,9 +19,9 @@ NAME = "20260101-000000-abcdef"
 def recorded():
     """The record of a run in progress with two ranks; rank 0 has printed and reported."""
     made = Record.create(NAME)
-    made.add(events.JobStarted(pid=1, host="h", ranks=2, simulated=True, at=1000.0))
+    made.add(events.JobStarted(host="h", ranks=2, simulated=True, at=1000.0))
     for rank in (0, 1):
-        made.add(events.RankStarted(rank=rank, local_rank=rank, pid=9, device="xla:0", at=1001.0))
+        made.add(events.RankStarted(rank=rank, pid=9, device="xla:0", at=1001.0))
     made.log(0).write_text("epoch 1\nepoch <2>\n")
     rows = [[step, 1000.0, None, {"loss": 1 / (1 + step)}] for step in range(4)]
     made.history(0).write_text("".join(json.dumps(row) + "\n" for row in rows))

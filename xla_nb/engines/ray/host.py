@@ -35,10 +35,6 @@ from xla_nb.topology.chips import count_chips
 _LONGEST = 1.0  # seconds until an answer without news is sent
 _PAUSE = 0.05  # seconds between two looks at the files
 
-_NO_INPUT = (
-    "Ranks on a cluster (--on ray) do not support input(). Call input() before launching and pass "
-    "the answer as an argument."
-)
 #: Variables that Ray sets for its workers and that ranks must not have.
 _RAY_VARIABLES = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
@@ -159,7 +155,7 @@ class HostActor:
             record=str(record.path),
             cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
             sys_path=_path(request.sys_path, self.path),
-            why_mute=request.why_mute or _NO_INPUT,
+            mute=True,
         )
         try:
             with in_memory(parcel) as fd:

@@ -283,7 +283,7 @@ class GroupPanel(PanelView):
         programs = state.programs
         phases = tuple(rank.phase for rank in state.ranks.values())
         running = len(programs.running)
-        return phases, programs.count, running, len(state.notices), state.ending, state.stopping
+        return phases, len(programs), running, len(state.notices), state.ending, state.stopping
 
     def draw(self) -> float:
         now, mark = time.monotonic(), self._mark()
