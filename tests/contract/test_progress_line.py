@@ -42,7 +42,7 @@ def shown(notebook, tmp_path, cell, run, *words):
 
 
 def test_progress_has_the_same_format_when_ranks_are_far_apart(notebook, tmp_path):
-    text = shown(notebook, tmp_path, APART, "apart", " 6 of 30", "at 9")
+    text = shown(notebook, tmp_path, APART, "apart", "% · 6 of 30", "at 9")
     assert "\nepoch: 20 % · 6 of 30" in text
 
 
@@ -64,4 +64,4 @@ def test_progress_excludes_returned_ranks(notebook, tmp_path):
 
 def test_progress_names_its_ranks_if_others_have_not_begun(notebook, tmp_path):
     text = shown(notebook, tmp_path, BEFORE, "before", " 29 of 40 on ranks 0, 1")
-    assert "\nstep: 72 % · 29 of 40 on ranks 0, 1" in text
+    assert "\nstep: 72 % · at least 29 of 40 on ranks 0, 1" in text

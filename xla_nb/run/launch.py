@@ -32,6 +32,10 @@ from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
+_SHARED_NOTICE = (
+    "Ranks share tensors and arrays in shared memory (`share_memory_()`, DataLoader workers) with "
+    "the notebook: every process sees every write."
+)
 _COPIED_NOTICE = (
     "Ranks get copies of tensors and arrays in shared memory: a write is not visible to other "
     "ranks or the notebook."
@@ -107,7 +111,7 @@ def launch(
     group = turn.group if turn else ""
     definitions = program.definitions
     run = kind(name, program.label, record, engine, feed, options, definitions, group)
-    is_copied = program.parcel.shares() and not engine.here
+    shared = (_SHARED_NOTICE if engine.here else _COPIED_NOTICE,) if program.parcel.shares() else ()
     if turn is None:
         notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
         run.take(events.Launched(label=run.label, called=program.called, notebook=notebook))
@@ -115,7 +119,7 @@ def launch(
     for text in program.notes:
         run.take(events.Notice(text=text))
     # About the environment, the same at each launch, and about lasting facts of the notebook.
-    for text in [*left_out, *[_COPIED_NOTICE] * is_copied, *fit.notices, *program.once]:
+    for text in [*left_out, *shared, *fit.notices, *program.once]:
         run.take(events.Notice(text=text, once=True))
     run.follow()
     return run

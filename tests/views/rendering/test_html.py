@@ -518,6 +518,12 @@ def test_lane_covers_only_the_run_and_names_its_states() -> None:
     assert "waiting for data" not in page.text
 
 
+def test_lane_of_a_run_in_progress_is_not_said_to_be_longer_than_the_run() -> None:
+    lane = (Slot(100, running=0.4), Slot(101, running=1.0), Slot(102, running=0.3))
+    shown = ranks.as_news(snapshot(ok=None, elapsed=1.7, cards=(Card(0, "running", lane=lane),)))
+    assert rows(shown)[0][3] == "last 2 s"
+
+
 def test_lane_of_idle_ranks_shows_the_time_of_its_end() -> None:
     lane = (Slot(100, running=1.0), Slot(101, running=1.0))
     ends = facts.time_of_day(102.0)
