@@ -73,6 +73,18 @@ def test_jax_platforms_chooses_the_platform():
         torchax_runtime.plan(replace(LAPTOP, env={"JAX_PLATFORMS": "metal"}), None)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "shown"),
+    [
+        ({"coords": [0, 1, 0], "core_on_chip": 1}, "xla:0 (chip 0,1,0 core 1)"),
+        ({}, "xla:0"),
+        ({"name": "CPU:0"}, "xla:0"),
+    ],
+)
+def test_device_is_shown_with_its_chip_and_core(attributes, shown):
+    assert xla.described("xla:0", attributes) == shown
+
+
 def test_n_is_the_number_of_virtual_devices_under_spmd():
     plan = spmd.plan(LAPTOP, 6)
     assert plan.ranks == 6

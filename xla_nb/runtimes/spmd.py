@@ -97,5 +97,5 @@ class Devices(xla.OnTorchXla):
 
         runtime: Any = torch_xla.runtime
         attributes = runtime.global_runtime_device_attributes()
-        names = tuple(device["name"] for device in attributes)
+        names = tuple(xla.described(device["name"], device) for device in attributes)
         return RankInfo(self.world.hosts, torch_xla.device(), str(torch_xla.device()), names)

@@ -12,7 +12,7 @@ import decimal
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -178,8 +178,10 @@ class Chips(OnTorchXla):
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
 
-        runtime, device = torch_xla.runtime, torch_xla.device()
-        return RankInfo(runtime.world_size(), device, str(device))
+        runtime, device, attributes = torch_xla.runtime, torch_xla.device(), {}
+        if not self.simulated:
+            attributes = torch_xla._XLAC._xla_get_device_attributes(str(device))
+        return RankInfo(runtime.world_size(), device, described(str(device), attributes))
 
     def memory(self) -> tuple[int, int] | None:
         import torch_xla
@@ -269,3 +271,15 @@ class _MainThread:
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
         return [function(argument) for argument in arguments]
+
+
+def described(device: str, attributes: Mapping[str, object]) -> str:
+    """The device's name, with chip and core on a TPU: `xla:0 (chip 0,1,0 core 0)`.
+
+    libtpu's attributes are `coords` and `core_on_chip` (torch_xla/runtime.py,
+    runtime_device_attributes).
+    """
+    coords, core = attributes.get("coords"), attributes.get("core_on_chip")
+    if not isinstance(coords, Sequence) or core is None:
+        return device
+    return f"{device} (chip {','.join(map(str, coords))} core {core})"
