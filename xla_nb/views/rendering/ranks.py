@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from xla_nb.monitor.activity import KINDS, LANE, Slot, joined
+from xla_nb.monitor.activity import KINDS, Slot, joined
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
@@ -156,7 +156,8 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
         return []
     newest, live = max(starts), snapshot.live
     seconds = newest - min(starts) + width
-    title = f"last {seconds if live else round(min(LANE, snapshot.elapsed)) or 1} s"
+    age = max(1, round(snapshot.elapsed))  # of a run: its first and newest second are not whole
+    title = f"last {seconds if live else min(seconds, age)} s"
     if snapshot.ok is not None and live is None:
         title = "whole run"
     elif live is not None and (live.is_idle or snapshot.ok is not None):
