@@ -520,7 +520,7 @@ def test_lane_covers_only_the_run_and_names_its_states() -> None:
 
 def test_lane_of_a_run_in_progress_is_not_said_to_be_longer_than_the_run() -> None:
     lane = (Slot(100, running=0.4), Slot(101, running=1.0), Slot(102, running=0.3))
-    shown = ranks.as_news(snapshot(ok=None, elapsed=1.7, cards=(Card(0, "running", lane=lane),)))
+    shown = ranks.as_news(snapshot(ok=None, elapsed=2.7, cards=(Card(0, "running", lane=lane),)))
     assert rows(shown)[0][3] == "last 2 s"
 
 

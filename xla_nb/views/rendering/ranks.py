@@ -156,7 +156,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
         return []
     newest, live = max(starts), snapshot.live
     seconds = newest - min(starts) + width
-    age = max(1, round(snapshot.elapsed))  # of a run: its first and newest second are not whole
+    age = max(1, int(snapshot.elapsed))  # of a run: its first and newest second are not whole
     title = f"last {seconds if live else min(seconds, age)} s"
     if snapshot.ok is not None and live is None:
         title = "whole run"
