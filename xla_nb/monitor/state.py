@@ -184,9 +184,10 @@ class RunState:
                 self.programs.append(ProgramState(len(self.programs) + 1, event))
                 self.conclusions.clear()  # they belong to the previous cell
             case events.ProgramEnded():
-                for program in self.programs:
-                    if program.began.number == event.number:
-                        program.ended = event
+                newest = reversed(self.programs)  # of perhaps thousands
+                same = (one for one in newest if one.began.number == event.number)
+                if (program := next(same, None)) is not None:
+                    program.ended = event
             case events.NamesBound():
                 self.bound.append(event)
             case events.NotOpened():

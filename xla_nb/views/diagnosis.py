@@ -37,15 +37,15 @@ class Diagnoser:
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """Diagnose a newer snapshot."""
+        if (urgent := _diagnose_end(snapshot) or _diagnose_now(snapshot)) is not None:
+            self._recent = None  # it would return later with old numbers
+            return urgent
         running = [card.rank for card in _running(snapshot)]
         new = _diagnose_steps(snapshot, paces)
         is_recent = running == self._running and 0 <= snapshot.now - self._found_at < _KEEP
         if not is_recent or self._recent is None or (new and _shape(new) != _shape(self._recent)):
             self._recent, self._running, self._found_at = new, running, snapshot.now
-        urgent = _diagnose_end(snapshot) or _diagnose_now(snapshot)
-        if urgent is not None:
-            self._recent = None  # it would return later with old numbers
-        return urgent or self._recent or Diagnosis(snapshot.headline)
+        return self._recent or Diagnosis(snapshot.headline)
 
 
 def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
