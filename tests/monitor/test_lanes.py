@@ -28,7 +28,7 @@ def test_single_sample_gives_no_lane():
 
 
 def test_first_sample_counts_from_the_start_unless_that_is_long_ago():
-    for at, lane in [(100.5, [(99, 0.25, 0.25), (100, 0.25, 0.25)]), (103.0, [])]:
+    for at, lane in [(100.5, [(99, 0.25, 0.25), (100, 0.25, 0.25)]), (104.0, [])]:
         made = Track()
         made.add(Sample(at=at, since=at, blocked=0.5), started=99.5)
         found = [(slot.second, slot.running, slot.blocked) for slot in made.lane]

@@ -218,7 +218,7 @@ class Track:
             return
         self.arrived = time.monotonic()
         recent = self._recent
-        if newest is None and started is not None and sample.at <= started + _RECENT:
+        if newest is None and started is not None and sample.at <= started + silence(ranks):
             recent.append(Sample(at=started, since=started, cpu=math.nan))  # else first seen late
         previous = recent[-1] if recent else None
         if previous is not None and sample.idle > previous.idle:  # live ranks: another cell began
