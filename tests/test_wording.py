@@ -78,8 +78,8 @@ def test_a_growing_duration_is_rounded_down(seconds, words):
     ("seconds", "words"),
     [
         *((-1, "0 ms"), (0.0021, "2.1 ms"), (0.083, "83 ms"), (0.9996, "1 s"), (1.254, "1.25 s")),
-        *((59.94, "59.9 s"), (59.96, "1 min"), (125.4, "2 min 5 s"), (7529, "2 h 5 min")),
+        *((59.94, "59.9 s"), (59.96, "1 min"), (125.9, "2 min 5 s"), (7529, "2 h 5 min")),
     ],
 )
-def test_a_measured_duration_has_three_digits_below_a_minute(seconds, words):
+def test_a_measured_duration_has_three_digits_below_a_minute_and_then_whole_seconds(seconds, words):
     assert took(seconds) == words

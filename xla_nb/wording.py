@@ -118,7 +118,8 @@ def lasting(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """How long something took: `83 ms`, `1.25 s`, `2 min 5 s`."""
+    """How long something took: `83 ms`, `1.25 s`; from a minute on in whole seconds, rounded down
+    like `lasting`: `2 min 5 s`."""
     if seconds < 0.9995:
         return f"{max(0.0, 1000 * seconds):.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 59.95 else lasting(seconds + 0.5)
+    return f"{seconds:.3g} s" if seconds < 59.95 else lasting(max(seconds, 60.0))

@@ -887,7 +887,7 @@ class Chart {
 			scales: { x: { time: false, range: wide }, y: { distr: log ? 3 : 1, range } },
 			axes: [across, up].map((one) => ({ ...axis, ...one })),
 			series: [{}, ...this.lines.map(line)],
-			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: `${this.lines[0].colour}59` }] : [],
+			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: `${this.lines[0].colour}73` }] : [],
 			cursor: { y: false, points: { show: false }, drag: { dist: 5 } },
 			hooks: { draw: [(uplot) => this.turn(uplot)], setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
 		}, [[]]);
