@@ -1044,6 +1044,11 @@ def test_axis_has_at_least_three_labels(panel: Panel) -> None:
         assert len(set(axis(panel))) >= 3, values
 
 
+def test_axis_of_a_single_value_is_near_it(panel: Panel) -> None:
+    panel.tell(series=loss((0.8594,)))
+    assert all(0.75 < float(label) < 0.95 for label in axis(panel) if label), axis(panel)
+
+
 #: The free space beside the longest label on the y axis, in pixels.
 ROOM = """() => {
     const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;

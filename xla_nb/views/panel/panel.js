@@ -880,7 +880,8 @@ class Chart {
 			if (low === null) return [null, null];
 			const more = low < high ? (high / low) ** 0.06 : 2;
 			if (log) return [low / more, high * more];
-			return low || high ? store.uPlot.rangeNum(low, high, 0.1, true) : [0, 1];
+			const margin = Math.abs(low) / 10 || 1; // as in rendering/chart.py
+			return low < high ? store.uPlot.rangeNum(low, high, 0.1, true) : [low - margin, high + margin];
 		};
 		this.uplot = new store.uPlot({
 			...{ width, height: HIGH, padding: [6, 22, 0, 0], legend: { show: false } },
