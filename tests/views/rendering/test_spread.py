@@ -47,11 +47,14 @@ def test_mean_has_gap_where_number_of_ranks_changes():
     assert [x for x, y in mean if math.isnan(y)] == [1.5]
 
 
-def test_mean_ends_before_a_single_step_of_ranks_ahead():
+def test_mean_ends_before_a_few_steps_of_ranks_ahead():
     lines = {0: [(float(x), 9.0 * (x == 2)) for x in range(3)], 1: [(0.0, 0.0), (1.0, 0.0)]}
     assert over_ranks(lines) == ([(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0)])
     newest = {0: [(0.0, 0.0), (8.0, 0.0), (9.0, 0.0)], 1: [(0.0, 0.0), (8.0, 0.0), (11.0, 0.0)]}
     assert over_ranks(newest)[0] == [(0.0, 0.0), (8.0, 0.0)]
+    steps = [(float(x), 0.0) for x in range(100)]
+    assert over_ranks({0: steps, 1: steps[:95]})[0] == steps[:95]
+    assert drawn(over_ranks({0: steps, 1: steps[:80]})[0]) == steps
     far = {rank: [(float(x), 0.0) for x in range(3 + rank)] for rank in range(3)}
     assert over_ranks(far)[0] == [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0)]
     assert over_ranks({0: [(0.0, 1.0)], 1: []})[0] == [(0.0, 1.0)]

@@ -869,7 +869,7 @@ class Chart {
 		};
 		const chosen = this.lines.length > 3; // a rank's line in front of the mean of all
 		const line = ({ name, rank, colour }) => ({
-			...{ stroke: colour, pxAlign: 0, points: { size: 4, width: 0 } },
+			...{ stroke: rank === null ? ink("running") : colour, pxAlign: 0, points: { size: 4, width: 0 } },
 			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: rank === null && (chosen || name !== "mean") ? 0.35 : 1 },
 		});
 		const wide = (_, from, to) => {
@@ -888,7 +888,7 @@ class Chart {
 			scales: { x: { time: false, range: wide }, y: { distr: log ? 3 : 1, range } },
 			axes: [across, up].map((one) => ({ ...axis, ...one })),
 			series: [{}, ...this.lines.map(line)],
-			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: `${this.lines[0].colour}73` }] : [],
+			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: () => `color-mix(in srgb, ${ink("running")()} 40%, transparent)` }] : [],
 			cursor: { y: false, points: { show: false }, drag: { dist: 5 } },
 			hooks: { draw: [(uplot) => this.turn(uplot)], setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
 		}, [[]]);

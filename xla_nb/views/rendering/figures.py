@@ -183,13 +183,14 @@ def _legend(figure: Mapping[str, Any]) -> str:
 
 
 _MAX_POINTS = 400  # maximum points of a mean
+_FEW = 20  # one in so many points of a mean are few; a single one in a row always is
 
 
 def over_ranks(lines: Mapping[int, chart.Line]) -> list[Spread]:
     """Combine the finite values of the ranks that have one, step by step.
 
     Where this set of ranks changes, the mean has a gap, because a mean over other ranks is not
-    comparable. It ends before isolated last points of some ranks, which are ahead."""
+    comparable. It ends before the last few points that only some ranks, which are ahead, have."""
     values = {
         rank: {point[0]: point[1] for point in line if chart.drawable(point)}
         for rank, line in lines.items()
@@ -206,7 +207,8 @@ def over_ranks(lines: Mapping[int, chart.Line]) -> list[Spread]:
             pieces[-1][1].append(Spread(step, mean, max(ys), min(ys), len(ys)))
     pieces = [piece for piece in pieces if piece[0]]
     most = max((len(ranks) for ranks, _ in pieces), default=0)
-    while pieces and len(pieces[-1][1]) == 1 and len(pieces[-1][0]) < most:
+    room = sum(len(points) for _, points in pieces) // _FEW
+    while pieces and len(pieces[-1][0]) < most and (room := room + 1 - len(pieces[-1][1])) >= 0:
         pieces.pop()
     spread: list[Spread] = []
     for _, points in pieces:
