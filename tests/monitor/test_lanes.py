@@ -280,6 +280,14 @@ def test_steps_in_bursts_have_no_step_time():
     assert track(*bursts).step is None
 
 
+def test_a_few_odd_seconds_leave_the_time_of_a_step_known():
+    """Ranks in lockstep would show it or not by chance."""
+    steady = stepping(20, 0.1)
+    fast = [(at + 20.0, {"steps": told["steps"] + 200}) for at, told in stepping(2, 0.01)]
+    slower = [(at + 22.0, {"steps": told["steps"] + 400}) for at, told in stepping(9, 0.1)]
+    assert track(*steady, *fast, *slower).step == pytest.approx(0.065, rel=0.1)
+
+
 def test_compiling_steps_are_left_out():
     before, after = {"compiles": 0}, {"compiles": 2, "compile_seconds": 5.96}
     first = [(at, told | before) for at, told in stepping(2, 0.02)]

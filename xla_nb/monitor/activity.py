@@ -39,7 +39,7 @@ _MARK_DISTANCE = 0.9  # seconds between two kept marks
 _RECENT = 2.0  # seconds, in most of which a rank did what is shown
 _MIN_STEPS_TIME = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
 _PAUSE = 3.0  # times as long per step as usual: a pause, before a loop or for a validation
-_UNEVEN = 4.0  # slowest by fastest second from which steps come in bursts, and few cannot be timed
+_MAX_ERROR = 0.15  # standard error of a step's time from which it is unknown: steps come in bursts
 
 
 #: Ways in which a rank spends a second, in words, in the order of a slot's parts.
@@ -317,10 +317,9 @@ class Track:
             return None
         median = statistics.median_low(one.per_step for one in windows)
         usual = [one for one in windows if one.per_step <= _PAUSE * median]
-        times = [one.per_step for one in usual]
-        if not median or max(times) > _UNEVEN * min(times):
-            return None
-        return sum(one.per_step * one.steps for one in usual) / sum(one.steps for one in usual)
+        mean = sum(one.per_step * one.steps for one in usual) / sum(one.steps for one in usual)
+        error = statistics.pstdev(one.per_step for one in usual) / math.sqrt(len(usual))
+        return mean if median and error <= _MAX_ERROR * mean else None
 
     # ---------------------------------------------------------- progress
 
