@@ -11,7 +11,7 @@ import torch
 
 from tests.support.returned import arrived, opened, returned
 from xla_nb.pickling import pickler
-from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.functions_and_classes import Live, Notebook
 
 WAYS = {"to ranks": lambda value: arrived(value=value)["value"], "to the notebook": returned}
 both_ways = pytest.mark.parametrize("through", WAYS.values(), ids=WAYS)
@@ -131,10 +131,10 @@ def test_gradient_is_sent_and_a_note_reports_a_dropped_grad_fn():
     got = arrived(x=x, gradient=x.grad)
     assert got["x"].grad is got["gradient"]
     assert got["gradient"].tolist() == [2, 2]
-    live = Live()
-    pickler.pack({"y": x * 2}, live)
-    told = "a tensor is sent without its grad_fn: backward() stops there"
-    assert live.notes == {told}
+    values = {"y": [x * 2]}
+    live = Live(Notebook(values))
+    pickler.pack(values, live)
+    assert live.notes == {"a tensor of `y` is sent without its grad_fn: backward() stops there"}
 
 
 def test_module_used_twice_is_sent_once_and_stays_one_object():

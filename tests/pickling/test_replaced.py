@@ -67,6 +67,7 @@ def modules(local, monkeypatch):
     monkeypatch.syspath_prepend(installed)
     (installed / "shapes.py").write_text(SHAPES)
     (installed / "shop.py").write_text("from shapes import area, Box\n")
+    (installed / "depot.py").write_text("from shapes import around, twice\naround.unit = 'cm'\n")
 
 
 def set_notes(*names):
@@ -138,6 +139,18 @@ REPLACED = {
         "from shapes import area, around, Small",
         "(area is shapes.area, around is shapes.around, Small.__base__ is shapes.Box)",
         (True, True, True),
+        [],
+    ),
+    "a function set up by the module from which it is imported": (
+        "from depot import around",
+        "around.unit",
+        "cm",
+        [],
+    ),
+    "a decorator set up by the module from which it is imported": (
+        "from depot import twice\n@twice\ndef mine(side): return side",
+        "mine(2), shapes.around.unit",
+        (4, "cm"),
         [],
     ),
     "nothing replaced in torch": (

@@ -92,9 +92,11 @@ def reduced(logger: logging.Logger) -> Any:
 
 
 def state(logger: logging.Logger) -> State:
-    """Return the state that ranks' logger of the same name gets."""
-    attributes = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
-    return attributes, handlers(logger)
+    """Return the state that ranks' logger of the same name gets. A module that adds a handler on
+    import, if the root logger has none, stops propagation there itself."""
+    adds_handlers = bool(logger.handlers) and _is_of_module(logger)
+    names = ("level", "disabled") if adds_handlers else ("level", "propagate", "disabled")
+    return {name: getattr(logger, name) for name in names}, handlers(logger)
 
 
 def states() -> dict[str, State]:

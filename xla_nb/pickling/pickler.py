@@ -13,7 +13,7 @@ import math
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -375,7 +375,10 @@ class LivePickler(Pickler):
 
     def reduce_tensor(self, tensor: Any) -> Any:
         if tensor.grad_fn is not None:
-            self._live.notes.add("a tensor is sent without its grad_fn: backward() stops there")
+            name = self._live.writing[0]
+            of = f" of `{name}`" if name in self._live.notebook.values else ""
+            note = f"a tensor{of} is sent without its grad_fn: backward() stops there"
+            self._live.notes.add(note)
         return super().reduce_tensor(tensor)
 
 
@@ -389,10 +392,14 @@ def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) ->
     parcel = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
     if parcel.overlaps(parcel.writer.gaps):
         live.notes.add(_COPY_NOTE)
-    with_packages = {
-        name for path in live.imports for name in accumulate(path.split("."), "{}.{}".format)
-    }
-    in_order = list(sys.modules) if live.imports else ()
+    return importing(parcel, live.imports)
+
+
+def importing(parcel: Packed, modules: Set[str]) -> Packed:
+    """The parcel, before which ranks import these modules as well, in the notebook's order."""
+    paths = {*parcel.imports, *modules}
+    with_packages = {n for path in paths for n in accumulate(path.split("."), "{}.{}".format)}
+    in_order = list(sys.modules) if paths else ()
     return replace(parcel, imports=tuple(name for name in in_order if name in with_packages))
 
 

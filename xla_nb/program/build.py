@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
+import sys
 import types
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -22,6 +23,7 @@ from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS, ENTRY
 from xla_nb.pickling import code_facts, pickler, refusals
 from xla_nb.pickling.functions_and_classes import Live, Notebook
+from xla_nb.pickling.module_objects import is_own
 from xla_nb.pickling.own_modules import Uses
 from xla_nb.pickling.parcel import Packed
 from xla_nb.program import ipython_syntax, origins
@@ -30,6 +32,7 @@ from xla_nb.program.cell_text import (
     Cells,
     future_flags,
     futures,
+    imported_from,
     parsed,
     span,
     unread_imports,
@@ -235,6 +238,7 @@ class _Needs:
             raise
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live)) from None
+        parcel = pickler.importing(parcel, self._exporters(parcel.stream))
         available = self._known, self._names.binds, self._values
         missing = MissingNames(self._cells, available, self._scope.lost, self._scope.history)
         notes = [
@@ -292,6 +296,22 @@ class _Needs:
         live.met.uses.take(self._text_uses)
         live.imports |= unread_imports([cell.source for cell in self._cells.cells])
         return live
+
+    def _exporters(self, stream: memoryview) -> set[str]:
+        """The installed modules from which cells import what others define, if this pickle names
+        the latter: Lightning's import sets up a function of another package, say."""
+        modules, exporters = dict[str, str](), dict[str, set[str]]()
+        for cell in self._cells.cells:
+            modules |= imported_from(cell.source)
+        for name in modules.keys() & self._values.keys():
+            module, value = modules[name], self._values[name]
+            is_definition = issubclass(type(value), types.FunctionType | type)
+            home = str(getattr(value, "__module__", module)) if is_definition else module
+            is_elsewhere = home != "__main__" and not f"{home}.".startswith(f"{module}.")
+            if is_elsewhere and module in sys.modules and not is_own(sys.modules[module]):
+                exporters.setdefault(home, set()).add(module)
+        text = bytes(stream) if exporters else b""
+        return set[str]().union(*(exporters[home] for home in exporters if home.encode() in text))
 
     def _notebook(self) -> Notebook:
         values = {name: value for name, value in self._values.items() if name not in self._known}

@@ -8,7 +8,7 @@ import functools
 import itertools
 import linecache
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
@@ -149,6 +149,14 @@ def _dotted_imports(source: str) -> frozenset[str]:
     imports = (node for node in parsed(Cell("", source)).body if isinstance(node, ast.Import))
     aliases = (alias for node in imports for alias in node.names)
     return frozenset(alias.name for alias in aliases if "." in alias.name and not alias.asname)
+
+
+@functools.cache  # unbounded, as for futures()
+def imported_from(source: str) -> Mapping[str, str]:
+    """The names that a text imports from modules at top level, each with its module."""
+    imports = (node for node in parsed(Cell("", source)).body if isinstance(node, ast.ImportFrom))
+    modules = ((node.module, node.names) for node in imports if node.module and not node.level)
+    return {alias.asname or alias.name: module for module, names in modules for alias in names}
 
 
 def future_flags(names: Iterable[str]) -> int:
