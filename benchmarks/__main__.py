@@ -32,7 +32,7 @@ HEADING = ("", "figure", "against", "ratio", "aim")
 def main(names: list[str]) -> int:
     for name in SLOWER:
         os.environ.pop(name, None)
-    lines = [HEADING]
+    lines: list[tuple[str, ...]] = [HEADING]
     failed = 0
     for name in names or ALL:
         for _ in range(2):  # a rival's launcher fails now and then

@@ -15,7 +15,7 @@ from torch_xla.distributed import xla_multiprocessing as xmp
 from torch_xla.experimental import plugins
 
 
-class Host(plugins.DevicePlugin):
+class Host(plugins.DevicePlugin):  # type: ignore[misc]
     """A host with `chips` chips, each a process with the built-in CPU client."""
 
     def __init__(self, chips: int) -> None:

@@ -47,4 +47,4 @@ def start(ranks: int) -> None:
 
     shell = get_ipython()
     assert shell
-    shell.register_magic_function(bare, "cell", "bare")
+    shell.register_magic_function(bare, "cell", "bare")  # type: ignore[arg-type]

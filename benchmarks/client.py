@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 120.0  # seconds for a cell

@@ -55,17 +55,13 @@ def story(hosts: int, each: int) -> Iterator[tuple[float, events.Event]]:
     for number in range(hosts):
         yield (
             0,
-            events.JobStarted(
-                host=host(number), pid=1, ranks=each, simulated=False, first=number * each
-            ),
+            events.JobStarted(host=host(number), ranks=each, simulated=False, first=number * each),
         )
     for rank in range(hosts * each):
         name = host(rank // each)
         yield (
             rank / 1000,
-            events.RankStarted(
-                host=name, rank=rank, local_rank=rank % each, pid=rank, device=f"TPU:{rank}"
-            ),
+            events.RankStarted(host=name, rank=rank, pid=rank, device=f"TPU:{rank}"),
         )
     for rank in (3 * each, 5 * each + 1):
         yield (
@@ -123,7 +119,7 @@ def vitals(rank: int, beats: int) -> bytes:
     """One sample. Every three seconds a rank changes its activity."""
     activity = ACTIVITIES[(beats // 60 + rank) % len(ACTIVITIES)]
     waiting = activity == "waiting"
-    sample = {
+    sample: dict[str, object] = {
         "at": time.time(),
         "activity": activity,
         "since": time.time() - beats % 60 * BEAT,

@@ -41,7 +41,7 @@ class ShownRun(RecordedRun):
     done = False
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("flood", "Cell In[1]", Record(folder), dict[str, object]().__getitem__)
+        super().__init__("flood", "Cell In[1]", Record(folder))
         self.changed = threading.Condition()
 
     def advance(self) -> None:
@@ -53,11 +53,9 @@ class FloodedRun(ShownRun):
 
     def __init__(self, folder: Path, ranks: int) -> None:
         super().__init__(folder)
-        self.state.apply(events.JobStarted(pid=1, host="here", ranks=ranks, simulated=True))
+        self.state.apply(events.JobStarted(host="here", ranks=ranks, simulated=True))
         for rank in range(ranks):
-            self.state.apply(
-                events.RankStarted(rank=rank, local_rank=rank, pid=rank, device="xla:0")
-            )
+            self.state.apply(events.RankStarted(rank=rank, pid=rank, device="xla:0"))
 
 
 def watch(streams: int, rate: int, seconds: int) -> dict[str, float]:

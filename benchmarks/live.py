@@ -299,7 +299,7 @@ def many(cells: int) -> Iterator[Row]:
     without `Out`, which keeps the files of runs that were a cell's last value."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(f"import xla_nb.live\n{LOOK}")
-        early = late = {}
+        early, late = dict[str, float](), dict[str, float]()
         for number in range(cells + 1):
             notebook.run(f"%%xla\nlast = {number}\nprint(last)\nlast * rank")
             if number in (cells // 5, cells):

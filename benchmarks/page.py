@@ -19,7 +19,7 @@ from benchmarks.client import ROOT, CellFailed
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browser.lab import NAMES, Lab, LabNotebook, browser
+from browser.lab import NAMES, Lab, LabNotebook, browser  # type: ignore[import-not-found]
 
 ROUNDS = 7
 WARM = 4000  # ms until the size of the page is stable

@@ -55,8 +55,8 @@ def rows(rounds: int = ROUNDS) -> Iterator[Row]:
         for _ in range(rounds):
             ours.append(step(mine, OURS))
             bare.append(step(theirs, BARE))
-    figures = (statistics.median(taken) * 1000 for taken in (ours, bare))
-    yield Row(f"training step, {RANKS} ranks, / xmp.spawn, fork", *figures, "ms", aim=1.02)
+    own, other = (statistics.median(taken) * 1000 for taken in (ours, bare))
+    yield Row(f"training step, {RANKS} ranks, / xmp.spawn, fork", own, other, "ms", aim=1.02)
 
 
 def step(notebook: Notebook, code: str) -> float:

@@ -23,7 +23,7 @@ TIMES = 8
 
 
 def rows(rounds: int = ROUNDS) -> Iterator[Row]:
-    ours, copies, gloo = [], [], []
+    ours, copies, gloo = list[float](), list[float](), list[float]()
     for _ in range(rounds):
         ended = subprocess.run(
             [sys.executable, "-m", __spec__.name], capture_output=True, text=True, check=True
