@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
+import re
 import sys
 import types
 import unicodedata
@@ -310,8 +311,8 @@ class _Needs:
             is_elsewhere = home != "__main__" and not f"{home}.".startswith(f"{module}.")
             if is_elsewhere and module in sys.modules and not is_own(sys.modules[module]):
                 exporters.setdefault(home, set()).add(module)
-        text = bytes(stream) if exporters else b""
-        return set[str]().union(*(exporters[home] for home in exporters if home.encode() in text))
+        named = (home for home in exporters if re.search(re.escape(home.encode()), stream))
+        return set[str]().union(*map(exporters.__getitem__, named))
 
     def _notebook(self) -> Notebook:
         values = {name: value for name, value in self._values.items() if name not in self._known}
