@@ -238,6 +238,17 @@ def test_steady_running_and_loading_are_shown_where_they_were_seen():
     assert (told.activity, told.operation, told.place) == ("waiting", DATA, "Cell In[1], line 5")
 
 
+def test_line_of_a_wait_that_is_long_over_is_not_shown():
+    early = {"operation": "Queue.put", "blocked": 0.2, "place": "Cell In[1], line 12"}
+    steps = [
+        (102.0 + n / 4, {"blocked": 0.2 + n / 8, "waited": n / 9, "place": "Cell In[1], line 18"})
+        for n in range(12)
+    ]
+    made = track((100.0, {}), (101.0, early), *steps)
+    told = made.steady(made.sample)
+    assert (told.activity, told.operation, told.place) == ("waiting", "", "Cell In[1], line 18")
+
+
 def test_lock_holder_is_hidden_while_ranks_take_turns():
     waits = {"activity": "waiting", "operation": LOCK, "missing": (2,)}
     made = track((100.0, {}), (101.9, waits | {"lock_waited": 1.8}))

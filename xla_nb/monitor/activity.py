@@ -200,8 +200,6 @@ class Track:
         self.sample: Sample | None = None  # the newest,
         self.arrived = math.inf  # and the time.monotonic() when it was first seen
         self._recent: deque[Sample] = deque()  # samples from about _RECENT seconds ago on
-        #: By kind: the operation and line at which it was last seen doing that.
-        self._last_seen: dict[str, tuple[str, str]] = {}
         self._slots: dict[int, Slot] = {}  # by first second; old ones are `_width` seconds wide
         self._width = 1
         self._marks: deque[Sample] = deque()  # the first samples after a step
@@ -224,8 +222,6 @@ class Track:
         if previous is not None and sample.idle > previous.idle:  # live ranks: another cell began
             recent.clear()
             recent.append(previous)
-            self._last_seen.clear()
-        self._last_seen[_kind(sample)] = sample.operation, sample.place
         if previous is not None and sample.at < previous.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
             recent.clear()
@@ -261,7 +257,11 @@ class Track:
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         main = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
         kind = max(waits, key=waits.__getitem__) if main == "waiting" else main
-        call, place = self._last_seen.get(kind, (DATA if kind == "data" else "", ""))
+        here = replace(sample, operation="")
+        unseen = replace(here, operation=DATA, place="") if kind == "data" else here
+        within = [*self._recent][1:] or self._recent  # the first one is older, or of another cell
+        seen = next((one for one in reversed(within) if _kind(one) == kind), unseen)
+        call, place = seen.operation, seen.place
         is_same = sample.activity == main and sample.operation in (call, "")
         if call == LOCK and not is_same:  # it may hold the lock, and others be shown as waiting
             is_blocked = _kind(sample) == "blocked"
