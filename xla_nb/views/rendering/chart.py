@@ -19,7 +19,7 @@ Line = Sequence[Point]
 INSET = 6
 _GREY = "#808080"
 _HUGE = 1e300  # beyond it differences overflow
-_BAND_OPACITY = 0.45  # opacity of a band
+_BAND_OPACITY = 0.35  # opacity of a band
 _LINE_WIDTH, _DOT_WIDTH = 1.5, 4.8  # width of a line, and of an isolated point
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
-from xla_nb.views.rendering.style import AMBER, BLUE, FAINT, LINES, MONO
+from xla_nb.views.rendering.style import AMBER, FAINT, LINES, MONO
 from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
 
@@ -92,7 +92,7 @@ def _line(name: str, rank: int | None, points: chart.Line, last: str = "") -> di
     drawn."""
     ordered = dict(sorted(points, key=itemgetter(0)))
     ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
-    colour = BLUE if rank is None else LINES[rank % len(LINES)]
+    colour = LINES[(rank or 0) % len(LINES)]  # the page has its own for all ranks
     points_and_value = {"x": list(ordered), "y": ys, "last": last}
     return {"name": name, "rank": rank, "colour": colour, **points_and_value}
 
