@@ -203,10 +203,9 @@ def file_of(name):
     return Path("/dev/shm", f"sem.{name[1:]}")
 
 
-def test_semaphore_name_is_removed_with_its_owner_and_not_given_after_turn_off(process):
+def test_semaphore_name_is_removed_with_its_owner(process):
     lock = FORK.Lock()
-    file = file_of(lock._semlock.name)
-    assert file.exists()
+    assert (file := file_of(lock._semlock.name)).exists()
     del lock
     assert not file.exists()
     reader, writer = FORK.Pipe(duplex=False)
@@ -218,9 +217,6 @@ def test_semaphore_name_is_removed_with_its_owner_and_not_given_after_turn_off(p
     with reader, writer:
         process(work, end=True)
         assert not file_of(reader.recv()).exists()
-    multiprocess.named().turn_off()
-    assert FORK.Lock()._semlock.name is None
-    assert SPAWN.Lock()._semlock.name is not None
 
 
 @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])

@@ -141,12 +141,6 @@ REPLACED = {
         (True, True, True),
         [],
     ),
-    "a function set up by the module from which it is imported": (
-        "from depot import around",
-        "around.unit",
-        "cm",
-        [],
-    ),
     "a decorator set up by the module from which it is imported": (
         "from depot import twice\n@twice\ndef mine(side): return side",
         "mine(2), shapes.around.unit",

@@ -76,17 +76,13 @@ def test_ranks_take_file_and_stream_handlers_except_those_of_modules(tmp_path):
 
 
 def test_messages_of_a_package_that_adds_a_handler_only_without_others_are_shown():
-    """As Lightning does on import; the ranks' root logger has a handler of torch_xla by then."""
-    adds = """
-import logging, sys
-sys.modules["a_package"] = sys
-logger = logging.getLogger("a_package")
-if not logging.root.hasHandlers():
-    logger.addHandler(logging.StreamHandler(sys.stdout)); logger.propagate = False
-"""
-    (state,) = printed(adds + "logger.setLevel('INFO')\n" + PICKLED)
-    takes_on = "import logging, sys\nlogging.basicConfig(stream=sys.stdout)\n" + TAKEN + adds
-    assert printed(takes_on + "logger.info('done')", state) == ["INFO:a_package:done"]
+    adds = (
+        "import logging, sys\nsys.modules['theirs'] = sys\nlog = logging.getLogger('theirs')\n"
+        "if not logging.root.handlers: log.addHandler(logging.StreamHandler()); log.propagate = 0\n"
+    )
+    (state,) = printed(f"{adds}log.setLevel('INFO')\n{PICKLED}")
+    root = "import logging, sys\nlogging.basicConfig(stream=sys.stdout)\n"
+    assert printed(f"{root}{TAKEN}{adds}log.info('done')", state) == ["INFO:theirs:done"]
 
 
 def test_filters_for_warnings_of_other_packages_are_omitted():
