@@ -130,14 +130,18 @@ def test_calls_shorter_than_the_interval_count_proportionally():
 def test_time_on_a_processor_is_not_in_the_call_that_late_looks_find():
     """A C function that holds the GIL lets looks happen only in the calls between."""
 
+    off_processor = []
+
     def mostly_computes():
+        began, used = time.monotonic(), time.thread_time()
         for _ in range(3):
             computes(0.6)
             time.sleep(0.1)
+        off_processor.append(time.monotonic() - began - (time.thread_time() - used))
 
     found, seconds = detect(mostly_computes, every=0.65)
     assert found <= {"time.sleep"}
-    assert seconds < 0.6
+    assert seconds < off_processor[0] + 0.2  # others may use the processors
 
 
 def test_time_without_looks_is_unknown():
