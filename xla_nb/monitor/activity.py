@@ -257,11 +257,9 @@ class Track:
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         main = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
         kind = max(waits, key=waits.__getitem__) if main == "waiting" else main
-        here = replace(sample, operation="")
-        unseen = replace(here, operation=DATA, place="") if kind == "data" else here
         within = [*self._recent][1:] or self._recent  # the first one is older, or of another cell
-        seen = next((one for one in reversed(within) if _kind(one) == kind), unseen)
-        call, place = seen.operation, seen.place
+        seen = ((one.operation, one.place) for one in reversed(within) if _kind(one) == kind)
+        call, place = next(seen, (DATA, "") if kind == "data" else ("", sample.place))
         is_same = sample.activity == main and sample.operation in (call, "")
         if call == LOCK and not is_same:  # it may hold the lock, and others be shown as waiting
             is_blocked = _kind(sample) == "blocked"
