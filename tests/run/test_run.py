@@ -298,6 +298,23 @@ def test_run_ends_with_the_reason_when_its_follower_crashes(start, engine, monke
         job.run.wait(PATIENCE)
 
 
+def test_run_continues_when_looking_for_its_problems_fails(start, engine, monkeypatch):
+    def broken(*_):
+        raise TypeError("sum() is mine")
+
+    monkeypatch.setattr("xla_nb.monitor.hang.HangWatch.act", broken)
+    job = start(*ranks(1))
+
+    def notices():
+        return [n.text for n in job.run.state.notices if "sum() is mine" in n.text]
+
+    with job.run.changed:
+        assert job.run.changed.wait_for(notices, PATIENCE)
+    job.says(finished(0))
+    job.ends()
+    assert (job.run.ok, len(notices()), engine.killed) == (True, 1, [])
+
+
 def test_run_ends_with_its_last_host(start):
     job = start(*on_hosts("left", "right"), finished(0), finished(1))
     job.says(events.JobEnded(status=0, host="left"))

@@ -21,7 +21,7 @@ from xla_nb.engines.child import Feed
 from xla_nb.errors import Interrupted, LaunchError
 from xla_nb.linux import shortage
 from xla_nb.messages import events
-from xla_nb.monitor import conclusions
+from xla_nb.monitor.conclusions import at_end, at_stop, conclude
 from xla_nb.monitor.hang import HangWatch
 from xla_nb.monitor.nonfinite import FigureWatch
 from xla_nb.monitor.sentences import changes
@@ -67,6 +67,10 @@ _NOT_READY = (
     "the live ranks were ended."
 )
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
+_NOT_WATCHED = (
+    "xla_nb has stopped looking for problems of this run such as hangs and slow steps, because "
+    "that failed ({}). The run continues."
+)
 
 
 class Run(RecordedRun):
@@ -107,7 +111,7 @@ class Run(RecordedRun):
         self._due: float | None = None  # time of the next rung of the ladder
         self._kill_count = 0
         self._stopped_at: float | None = None
-        self._has_reported = self._has_repeated = False
+        self._has_reported = self._has_repeated = self._is_unwatched = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: the record cannot be written.
@@ -218,7 +222,7 @@ class Run(RecordedRun):
                 return
             if not settled and not is_repeated:  # else only processes are left
                 if not (self._options.hang_stop and self.state.hang):  # its report says so
-                    conclusions.conclude(self, self.label, conclusions.at_stop)
+                    self._watch(lambda: conclude(self, self.label, at_stop))
                 self._stopped_at = now
                 self.take(events.StopRequested(why=str(why)))
             staying = self._running()
@@ -332,7 +336,7 @@ class Run(RecordedRun):
         if isinstance(event, events.JobEnded):  # all other events have arrived
             if sentence := changes(self.state):
                 self.take(events.Notice(text=sentence))
-            conclusions.conclude(self, self.label, conclusions.at_end)
+            self._watch(lambda: conclude(self, self.label, at_end))
         if isinstance(event, events.RankStarted | events.JobStarted):
             with self._stop_lock:  # else a stop might send the signal to it as well
                 self.take(event)
@@ -374,7 +378,7 @@ class Run(RecordedRun):
         self._climb_if_due(now)
         is_over = self._settled_at is not None and not self._is_leaving
         if not (is_over or self.state.stopping) and now - self._began_at >= _SOON:
-            self._hangs.act(now)
+            self._watch(lambda: self._hangs.act(now))
         grace, timeout = self._options.grace, self._options.timeout
         if self._settled_at is not None:
             self._kill_lingering(now)
@@ -388,6 +392,16 @@ class Run(RecordedRun):
             self.stop(f"Stopped {grace:g} s after the first failure (grace)")
         elif timeout is not None and now - self._began_at >= timeout:
             self.stop(f"Timed out after {timeout:g} s (timeout)")
+
+    def _watch(self, look: Callable[[], None]) -> None:
+        """Look for problems of the run; if that fails, this is no reason to end it."""
+        if self._is_unwatched:
+            return
+        try:
+            look()
+        except Exception as fault:
+            self._is_unwatched = True
+            self._notify(_NOT_WATCHED.format(in_one_line(f"{type(fault).__name__}: {fault}", 300)))
 
     def _climb_if_due(self, now: float) -> None:
         with self._stop_lock:  # another thread may be stopping the run again
