@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from xla_nb import ansi
 from xla_nb.monitor.activity import Slot
 from xla_nb.monitor.sentences import Trouble
+from xla_nb.monitor.snapshot import Card, Phase, Snapshot, Stream
 from xla_nb.record.sample import Sample
 from xla_nb.record.tail import LineBlock
 from xla_nb.views.observer import Lines
 from xla_nb.views.panel import view
 from xla_nb.views.panel.view import PanelNews, lines_message
-from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
 PANEL = Path(view.__file__).parent

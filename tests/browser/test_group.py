@@ -14,10 +14,10 @@ from tests.browser.harness import Panel, block, card
 from tests.browser.lab import LabNotebook
 from tests.support.stopping import halt
 from xla_nb.messages.events import ProgramBegan, ProgramEnded
+from xla_nb.monitor.snapshot import Diagnosis, Live
 from xla_nb.monitor.state import ProgramState
 from xla_nb.run.group import DEFAULT
 from xla_nb.views.panel import view
-from xla_nb.views.snapshot import Diagnosis, Live
 
 ANYWIDGET_WAITS = 2.0  # seconds until a model reports that it failed to load
 

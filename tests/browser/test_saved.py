@@ -10,9 +10,9 @@ from nbformat import NotebookNode, v4
 
 from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, of_cells
 from xla_nb.monitor.activity import Slot
+from xla_nb.monitor.snapshot import Card, Diagnosis, Excerpt, Series, Snapshot, Trouble
 from xla_nb.record.sample import Sample
 from xla_nb.views import rendering
-from xla_nb.views.snapshot import Card, Diagnosis, Excerpt, Series, Snapshot, Trouble
 
 NOW = 1_763_726_585.0
 LANE = tuple(Slot(int(NOW) - n, running=0.7, others=0.2, data=0.1) for n in range(60))

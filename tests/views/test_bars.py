@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from xla_nb.monitor.snapshot import Bar
 from xla_nb.record.sample import Loop
 from xla_nb.views import observer
 from xla_nb.views.observer import bar, tqdm
-from xla_nb.views.snapshot import Bar
 
 LABELS = [
     "",

@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.run_double import Run
 from xla_nb.messages import events
+from xla_nb.monitor.snapshot import Bar, Diagnosis
 from xla_nb.record import sample
 from xla_nb.record.output import SWITCH
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Figure, Observer, observe
-from xla_nb.views.snapshot import Bar, Diagnosis
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
 from xla_nb.monitor.activity import KINDS, Slot
 from xla_nb.monitor.sentences import MISMATCH, Trouble
+from xla_nb.monitor.snapshot import ENDED, Bar, Card, Live, Phase, Series, Snapshot
 from xla_nb.monitor.stacks import alike
 from xla_nb.record.sample import Sample
 from xla_nb.run.group import DEFAULT
 from xla_nb.views.rendering import style
-from xla_nb.views.snapshot import Bar, Card, Live, Phase, Series, Snapshot
 from xla_nb.wording import exactly, lasting, several, size, took
 
 _LONGEST_REASON = 120  # characters of the reason for a stop
@@ -181,7 +181,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     """How long it has been in its phase; for a rank that ended, how long after the start."""
     if card.since is None:
         return ""
-    if card.phase in style.ENDED:
+    if card.phase in ENDED:
         return f"after {took(card.since - snapshot.started)}" if snapshot.started else ""
     return f"for {lasting(snapshot.now - card.since)}"
 

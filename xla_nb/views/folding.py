@@ -17,7 +17,7 @@ from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
 
 from xla_nb import wording
-from xla_nb.views.snapshot import Stream
+from xla_nb.monitor.snapshot import Stream
 
 #: Equal lines written within this many seconds are folded; lines are held back for as long.
 HOLD = 0.25

@@ -17,15 +17,8 @@ from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.monitor import sentences, waits
 from xla_nb.monitor.activity import LANE, missing
-from xla_nb.monitor.state import ENDED, RankState, RunState
-from xla_nb.record.figures import Rows
-from xla_nb.record.files import Record
-from xla_nb.record.sample import Loop, Sample, silence
-from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
-from xla_nb.run.recorded import RecordedRun
-from xla_nb.views import facts
-from xla_nb.views.diagnosis import Diagnoser
-from xla_nb.views.snapshot import (
+from xla_nb.monitor.diagnosis import Diagnoser
+from xla_nb.monitor.snapshot import (
     NO_SAMPLE,
     STREAMS,
     UNDER_WAY,
@@ -38,6 +31,13 @@ from xla_nb.views.snapshot import (
     Snapshot,
     Stream,
 )
+from xla_nb.monitor.state import ENDED, RankState, RunState
+from xla_nb.record.figures import Rows
+from xla_nb.record.files import Record
+from xla_nb.record.sample import Loop, Sample, silence
+from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
+from xla_nb.run.recorded import RecordedRun
+from xla_nb.views import facts
 
 #: Points kept per figure: over all ranks, and the minimum and maximum for one rank.
 _POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400

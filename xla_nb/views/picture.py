@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from xla_nb.messages.events import Concluded
+from xla_nb.monitor import diagnosis
+from xla_nb.monitor.snapshot import Snapshot
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import diagnosis, facts, observer, rank_outputs, rendering
+from xla_nb.views import facts, observer, rank_outputs, rendering
 from xla_nb.views.loop import shell, slot
 from xla_nb.views.rendering import style, tags
-from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import aligned, in_one_line, took
 
 #: JupyterLab and nbconvert print an output on one page and leave the rest of the previous page

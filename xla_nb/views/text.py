@@ -17,16 +17,16 @@ from typing import TextIO
 
 from xla_nb.ansi import clean
 from xla_nb.messages.events import HangReported
-from xla_nb.monitor import sentences, stacks
+from xla_nb.monitor import diagnosis, sentences, stacks
 from xla_nb.monitor.nonfinite import FIGURES
+from xla_nb.monitor.snapshot import STREAMS, Stream
 from xla_nb.monitor.state import ENDED, RunState
 from xla_nb.record.tail import SwitchLog, Tail
 from xla_nb.run.run import Run
-from xla_nb.views import diagnosis, facts, folding, observer, picture
+from xla_nb.views import facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import View, slot
 from xla_nb.views.rendering import bounds, returned
-from xla_nb.views.snapshot import STREAMS, Stream
 from xla_nb.wording import shortened, took
 
 #: Lines of each stream shown as they arrive, and last lines shown at the end.

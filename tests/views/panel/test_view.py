@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.kernel import Notebook
+from xla_nb.monitor.snapshot import Card, Diagnosis, Series, Snapshot
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
 from xla_nb.views.panel.view import PanelNews
-from xla_nb.views.snapshot import Card, Diagnosis, Series, Snapshot
 
 # ---------------------------------------------------------------- messages to the page
 

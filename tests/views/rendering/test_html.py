@@ -13,12 +13,7 @@ import pytest
 from tests.support.shown import rows
 from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.monitor.activity import Slot
-from xla_nb.record.sample import Sample
-from xla_nb.views import facts, rendering
-from xla_nb.views.observer import Figure
-from xla_nb.views.rendering import ranks, style
-from xla_nb.views.rendering.figures import of_series
-from xla_nb.views.snapshot import (
+from xla_nb.monitor.snapshot import (
     Bar,
     Card,
     Diagnosis,
@@ -29,6 +24,11 @@ from xla_nb.views.snapshot import (
     Snapshot,
     Trouble,
 )
+from xla_nb.record.sample import Sample
+from xla_nb.views import facts, rendering
+from xla_nb.views.observer import Figure
+from xla_nb.views.rendering import ranks, style
+from xla_nb.views.rendering.figures import of_series
 
 NOW = 1_763_726_585.0
 TRACEBACK = (

@@ -18,6 +18,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from xla_nb.monitor.snapshot import Snapshot
 from xla_nb.monitor.stacks import Inquiry
 from xla_nb.run.run import Run
 from xla_nb.views import facts, picture
@@ -25,7 +26,6 @@ from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, Guarded, View, shell, sl
 from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.rendering import figures, html
 from xla_nb.views.rendering.tags import coloured
-from xla_nb.views.snapshot import Snapshot
 
 _BEAT = 0.05  # seconds between messages
 #: Seconds between reads of samples and figures, and between drawings of charts, for up to _FEW

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.monitor.sentences import Trouble
-from xla_nb.views.snapshot import Snapshot
+from xla_nb.monitor.snapshot import Snapshot
 from xla_nb.wording import several
 
 #: Maximum bytes of the whole HTML, of output in it (if the rest leaves room), of output in the

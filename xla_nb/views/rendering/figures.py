@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from xla_nb import wording
+from xla_nb.monitor.snapshot import Series
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import AMBER, FAINT, LINES, MONO
 from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
-from xla_nb.views.snapshot import Series
 
 _WIDTH, _HEIGHT = 380, 108
 #: Up to this many ranks have a line each; more are drawn as their mean and a band.

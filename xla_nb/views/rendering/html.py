@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.messages.events import ProgramBegan, ProgramEnded, StackGroup
+from xla_nb.monitor.snapshot import Live, Snapshot
 from xla_nb.monitor.state import ProgramState
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, figures, log, ranks, returned
@@ -41,7 +42,6 @@ from xla_nb.views.rendering.tags import (
     uncoloured,
     unseen,
 )
-from xla_nb.views.snapshot import Live, Snapshot
 from xla_nb.wording import several
 
 _HEAD = 8_000  # maximum bytes of the head, without its folded content

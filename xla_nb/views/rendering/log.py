@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from xla_nb.monitor.snapshot import STREAMS, Excerpt, Snapshot
 from xla_nb.views import facts, folding
 from xla_nb.views.folding import Folded
 from xla_nb.views.rendering import bounds
 from xla_nb.views.rendering.style import FAINT, OUTPUT
 from xla_nb.views.rendering.tags import coloured, div, faint, gap, in_parts, uncoloured, unseen
-from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot
 
 _ENDS = (8, 16)  # lines shown unfolded, at the start and at the end
 _MARKUP_BYTES = 120  # bytes of markup per line

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from html import escape
 
 from xla_nb.monitor.activity import KINDS, Slot, joined
+from xla_nb.monitor.snapshot import ENDED, UNDER_WAY, Bar, Card, Phase, Snapshot
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
-from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
+from xla_nb.views.rendering.style import FAINT, MONO, PHASES, TROUBLED
 from xla_nb.views.rendering.tags import (
     LISTBOX,
     bit,
@@ -32,7 +33,6 @@ from xla_nb.views.rendering.tags import (
     table,
     unbroken,
 )
-from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 from xla_nb.wording import took
 
 _LONGEST = 160  # characters of a rank's activity

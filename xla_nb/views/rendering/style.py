@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xla_nb.views.snapshot import Phase
+from xla_nb.monitor.snapshot import Phase
 
 SANS = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
@@ -52,6 +52,5 @@ PHASES: dict[Phase, Look] = {
 }
 FOUND = Look("!", AMBER)  # the run is over, with a problem
 TROUBLED = ("early", "failed", "died", "stopped", "not responding", "waiting")
-ENDED = ("early", "failed", "died", "stopped", "finished")
 #: Title of the messages of ranks that failed with the same error but different text.
 OTHERS = "same error, different message"

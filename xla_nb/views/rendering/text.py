@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
+from xla_nb.monitor.snapshot import Series, Snapshot
 from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, figures, log, returned, style
-from xla_nb.views.snapshot import Series, Snapshot
 
 
 def render_text(snapshot: Snapshot) -> str:

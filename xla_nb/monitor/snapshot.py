@@ -18,6 +18,7 @@ from xla_nb.record.sample import Sample
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[state.Phase, "compiling", "idle", "waiting", "not responding", "early"]
+ENDED: frozenset[Phase] = frozenset({"early", *state.ENDED})
 UNDER_WAY: frozenset[Phase] = frozenset(
     {"starting", "running", "compiling", "waiting", "not responding"}
 )

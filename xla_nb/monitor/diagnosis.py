@@ -16,9 +16,8 @@ from xla_nb import ansi
 from xla_nb.messages.events import Concluded
 from xla_nb.monitor import conclusions, state, waits
 from xla_nb.monitor.activity import RankStatus, Window
+from xla_nb.monitor.snapshot import ENDED, UNDER_WAY, Card, Diagnosis, Snapshot
 from xla_nb.record.sample import INPUT, Activity
-from xla_nb.views.rendering.style import ENDED
-from xla_nb.views.snapshot import UNDER_WAY, Card, Diagnosis, Snapshot
 from xla_nb.wording import lasting, ranks, several, took
 
 Paces = Mapping[int, Window | None]

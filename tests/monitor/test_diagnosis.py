@@ -7,9 +7,9 @@ import pytest
 
 from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.monitor.activity import Window
+from xla_nb.monitor.diagnosis import Diagnoser, ended
+from xla_nb.monitor.snapshot import Card, Diagnosis, Snapshot, Trouble
 from xla_nb.record.sample import INPUT, LOCK, Sample
-from xla_nb.views.diagnosis import Diagnoser, ended
-from xla_nb.views.snapshot import Card, Diagnosis, Snapshot, Trouble
 
 PATIENCE = 60  # seconds
 
