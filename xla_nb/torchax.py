@@ -16,10 +16,13 @@ imported where they are used, so importing this module in the notebook costs not
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from xla_nb.errors import UsageError
 from xla_nb.pickling.libraries import jax_values
+from xla_nb.wording import listed, ranks, several
 
 #: How a value is spread: a PartitionSpec, the mesh axis for its first dimension, or a function
 #: from the value's shape to one of these.
@@ -81,9 +84,11 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
     """Build one global value from the ranks' parts; each rank passes its own part.
 
     Without a `spec`, the parts are concatenated in the first dimension, over the mesh's first
-    axis: the parts that the ranks loaded become the whole batch.
+    axis: the parts that the ranks loaded become the whole batch. Raises UsageError on every rank
+    unless all parts have the same shape.
     """
     layout = mesh.axis_names[0] if spec is None else spec
+    _check_parts(values, mesh, is_joined=spec is None)
 
     def place(value: Any) -> Any:
         import jax
@@ -92,6 +97,45 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
         return jax.make_array_from_process_local_data(sharding, _canonical(value))
 
     return _map_leaves(values, place)
+
+
+def _check_parts(values: Any, mesh: Any, *, is_joined: bool) -> None:
+    """Raise UsageError unless the ranks' parts have the same shapes: JAX does not compare them, and
+    each rank would take the whole for as many parts like its own."""
+    import jax
+    import numpy as np
+
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(values)]
+    if is_joined and () in shapes:
+        raise UsageError(
+            "shard_local: a number has no first dimension along which parts could be joined. Use "
+            "xt.replicate(x, mesh) for a value that is the same on every rank."
+        )
+    if not mesh.is_multi_process:
+        return
+    length = shapes[0][0] if shapes and shapes[0] else 0
+    own = np.array([[zlib.crc32(repr(shapes).encode()), length]], np.uint32)
+    rows = jax.make_array_from_callback(
+        (mesh.size, 2), jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)), lambda _: own
+    )
+    whole = _replication(mesh)(rows)
+    lengths: dict[tuple[int, int], set[int]] = {}
+    for device, row in zip(mesh.devices.flat, np.asarray(whole.addressable_data(0)), strict=True):
+        lengths.setdefault(tuple(row.tolist()), set()).add(device.process_index)
+    if len(lengths) > 1:
+        found = [f"{several(n, 'row')} on {ranks(group)}" for (_, n), group in lengths.items()]
+        raise UsageError(
+            f"shard_local: the ranks' parts have different shapes: {listed(found)}. JAX joins "
+            "equal parts only: leave out or fill up a smaller last batch."
+        )
+
+
+@functools.cache
+def _replication(mesh: Any) -> Callable[[Any], Any]:
+    """A compiled function that returns an array replicated over the mesh."""
+    import jax
+
+    return jax.jit(lambda x: x, out_shardings=jax.sharding.NamedSharding(mesh, _spec()))
 
 
 def _spec(*parts: Any) -> Any:

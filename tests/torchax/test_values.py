@@ -43,6 +43,14 @@ def test_sharded_and_replicated_values_can_be_gathered_on_every_rank(worlds: Wor
         assert [each.tolist() for each in results["own"]] == [[rank, rank]] * 2
 
 
+def test_parts_of_different_lengths_are_refused_on_every_rank(worlds: Worlds) -> None:
+    for (alone, nested, number), total in worlds.run("parts_that_differ").values():
+        assert "different shapes: 3 rows on ranks 0–2 and 1 row on rank 3." in alone
+        assert nested == alone
+        assert number.startswith("shard_local: a number has no first dimension")
+        assert total == 4  # the ranks can still meet
+
+
 def test_mesh_covers_the_devices_of_all_ranks(worlds: Worlds) -> None:
     numbers = np.arange(16.0).reshape(4, 4)
     for rank, results in enumerate(worlds.run("meshes").values()):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from xla_nb import torchax as xt
+from xla_nb.errors import UsageError
 from xla_nb.pickling import pickler, refusals
 from xla_nb.pickling.functions_and_classes import Live
 
@@ -297,6 +298,23 @@ def round_trips(rank: int) -> Any:
     results["local"] = xt.gather(xt.shard_local(parts, mesh))
     results["own"] = xt.gather((torch.full((2,), rank), jax.numpy.full(2, rank)))
     return results
+
+
+def parts_that_differ(rank: int) -> Any:
+    mine, mesh = torch_parts()[rank], xt.mesh()
+    refusals = []
+    for part in (mine, {"x": mine.numpy(), "y": [np.ones(2)]}, np.float32(rank)):
+        try:
+            refusals.append(str(xt.shard_local(part, mesh).shape))
+        except UsageError as refusal:
+            refusals.append(str(refusal))
+    return refusals, psum()
+
+
+def torch_parts() -> Any:
+    import torch
+
+    return torch.arange(10.0).split(3)
 
 
 def meshes(rank: int) -> Any:
