@@ -1459,6 +1459,22 @@ def test_stopping_all_runs_leaves_live_ranks_alone(kernel):
     kernel.ok("%xla_shutdown lasting")
 
 
+@pytest.mark.parametrize("magic", ["%xla_shutdown parting", "%xla_restart parting"])
+def test_an_interrupted_end_of_live_ranks_is_an_end(kernel, magic):
+    kernel.ok("%xla_start -n 1 --name parting\nimport unittest.mock as doubles, xla_nb.run.group")
+    kernel.ok("%%xla --group parting\nonly_there = 5")
+    interrupted = (
+        "with doubles.patch.object(xla_nb.run.group.Group, '_finish', "
+        f"side_effect=KeyboardInterrupt):\n    {magic}"
+    )
+    message = "Interrupted: Interrupted; the live ranks were ended at once."
+    assert message in kernel.run(interrupted).error
+    error = kernel.run("%%xla --group parting\nonly_there").error
+    assert "Start new ones: %xla_start --name parting." in error
+    assert kernel.value("[one for one in xla_nb.api.living() if one.state.group]") == "[]"
+    kernel.run("%xla_shutdown parting")
+
+
 def test_a_second_interrupt_while_live_ranks_start_ends_them_all(kernel):
     kernel.ok("import xla_nb.live, unittest.mock as doubles, xla_nb.run.group as of_group")
     twice = (

@@ -128,9 +128,11 @@ def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
 def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
-    group.end(why)
-    _record_end(group)
-    api.tidy()
+    try:
+        group.end(why)
+    finally:  # also after an interrupt, at which they are killed
+        _record_end(group)
+        api.tidy()
 
 
 def _record_end(group: Group) -> None:
@@ -153,8 +155,9 @@ def restart(name: str, *, replay: bool) -> Group:
     cannot be repeated. Raises UsageError if there are no such ranks, RunFailed for the failed cell,
     and LaunchError.
     """
-    old = end(name, "by %xla_restart")
+    old = of(name)
     try:
+        _end(old, "by %xla_restart")
         group = start(old.options, name, old.idle, shown=True)
     except BaseException:
         _groups()[name] = old  # keeps the history for a later replay

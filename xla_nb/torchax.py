@@ -131,7 +131,7 @@ def _check_parts(values: Any, mesh: Any, *, is_joined: bool) -> None:
 
 
 @functools.cache
-def _replication(mesh: Any) -> Callable[[Any], Any]:
+def _replication(mesh: Any) -> Any:
     """A compiled function that returns an array replicated over the mesh."""
     import jax
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
-from xla_nb.errors import LaunchError, UsageError
+from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
@@ -28,7 +28,7 @@ from xla_nb.program.cell_text import Cell
 from xla_nb.record.files import Folder, Record
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
-from xla_nb.run.run import Run, places
+from xla_nb.run.run import KILL_PATIENCE, Run, places
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks
 
@@ -380,7 +380,8 @@ class Group:
             self._finish()
         except KeyboardInterrupt:  # the user no longer waits
             self._engine.kill(self.run.name)
-            raise
+            self.run.join_end(KILL_PATIENCE)
+            raise Interrupted("Interrupted; the live ranks were ended at once.") from None
 
     def _finish(self) -> None:
         self._cancel_timer()
