@@ -19,11 +19,10 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.harness import RUN, Panel, block, card, lane, trouble
 from xla_nb.messages.events import HangReported, StackGroup
-from xla_nb.monitor.snapshot import Bar, Card, Diagnosis, Series
+from xla_nb.monitor.snapshot import ENDED, Bar, Card, Diagnosis, Series
 from xla_nb.views.facts import figure as in_words
 from xla_nb.views.observer import Figure
 from xla_nb.views.rendering import html
-from xla_nb.views.rendering.style import ENDED
 from xla_nb.wording import lasting
 
 Opener = Callable[..., Panel]
