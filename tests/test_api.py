@@ -259,7 +259,7 @@ def test_a_launch_imports_neither_torch_nor_torch_xla(plain_ipython):
     [
         ("local", r"before any rank started\.$"),
         ("ray", "anything already started on the cluster was ended"),
-        ("ray://head:10001", "hosts stay reserved for the next launch"),
+        ("ray://head:10001", "already reserved stay so for the next launch"),
     ],
 )
 def test_the_error_of_an_interrupted_launch_says_what_it_leaves_running(monkeypatch, on, said):

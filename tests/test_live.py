@@ -1252,7 +1252,7 @@ def test_a_replay_stops_at_values_pushed_from_code(kernel):
 
 def test_a_lock_left_locked_by_a_cell_is_released_for_the_next(live):
     shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
-    assert "Rank 1 finished the cell while holding `lock`" in str(shown.data) + shown.stdout
+    assert "The cell ended on rank 1 while it held `lock`" in str(shown.data) + shown.stdout
     assert results(live, "with lock:\n    held = rank\nheld") == "{0: 0, 1: 1}"
 
 

@@ -41,8 +41,8 @@ from xla_nb.views.picture import OpenedRun, ShownRun
 
 _INTERRUPTED = "Launch interrupted before any rank started."
 _INTERRUPTED_ON_RAY = (
-    "Launch interrupted; anything already started on the cluster was ended. Its hosts stay "
-    "reserved for the next launch, or until xla_nb.release()."
+    "Launch interrupted; anything already started on the cluster was ended. Hosts that were "
+    "already reserved stay so for the next launch, or until xla_nb.release()."
 )
 
 

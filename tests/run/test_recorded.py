@@ -303,6 +303,7 @@ def test_run_of_a_dead_kernel_has_ended_and_its_ranks_died(made):
 def test_run_of_a_dead_kernel_ended_at_its_last_event_or_sample(made):
     made.loses_its_kernel()
     assert made.opened().state.ended == BEGAN + 1
+    made.record.summary.unlink()
     made.samples(0, at=BEGAN + 50)
     made.samples(1, at=BEGAN + 40)
     assert (made.opened().state.ended, made.opened().elapsed) == (BEGAN + 50, 50)
@@ -502,6 +503,14 @@ def test_list_shows_run_of_a_dead_kernel_as_failed(made):
     (entry,) = entries()
     assert entry.outcome == "failed"
     assert "kernel ended before the run did" in entry.headline
+
+
+def test_run_of_a_dead_kernel_is_failed_while_another_has_it_open(made):
+    made.loses_its_kernel()
+    opened = RecordedRun.open(made.record.path)
+    opened.record.own()
+    (entry,) = entries()
+    assert (entry.outcome, entry.cell) == ("failed", opened.label)
 
 
 def test_list_ignores_other_files(ended):

@@ -495,8 +495,8 @@ def test_slow_stopping_ranks_are_reported_once_with_the_grace_period(engine):
         run._act(time.monotonic() + seconds)
     (told,) = run.state.notices
     assert told.text == (
-        "Interrupted; ranks 0, 2 may take up to 5 s to clean up (grace). "
-        "Stop again to end them now."
+        "Sent an interrupt to ranks 0, 2, which may take up to 5 s to clean up (grace). "
+        "Another stop ends them now."
     )
 
 
@@ -610,6 +610,19 @@ def test_processes_get_time_to_exit_after_the_last_result(patient, start, engine
 def test_lingering_job_is_killed_after_it_fails(impatient, start, engine):
     start(events.JobFailed(kind="E", message="m", text=""))
     engine.until(lambda: engine.killed == ["r1"])
+
+
+def test_nothing_lingers_of_ranks_that_never_began(impatient, start, engine):
+    job = start(
+        events.HostsPlaced(names=("a", "b")),
+        events.JobFailed(kind="E", message="m", text="", host="b"),
+        events.JobStarted(host="a", ranks=2, simulated=True),
+    )
+    engine.until(lambda: engine.killed == ["r1"])
+    job.says(events.JobEnded(status=0, host="b"), events.JobEnded(status=-9, host="a"))
+    assert job.run._ended.wait(PATIENCE)
+    assert [rank.phase for rank in job.run.state.ranks.values()] == ["stopped", "stopped"]
+    assert (job.run.state.notices, job.run.errors) == ([], {})
 
 
 def test_limits_do_not_stop_a_run_whose_ranks_have_all_ended(patient, engine):

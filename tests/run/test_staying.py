@@ -144,10 +144,10 @@ def test_ranks_at_unknown_places_give_no_text(run):
 @pytest.mark.parametrize(
     ("group", "says"),
     [
-        ("", "Stop again to end them now."),
+        ("", "Another stop ends them now."),
         (
             "g",
-            "After that, or if you stop again, SIGTERM ends ranks 0, 1, and the values there are "
+            "After that, or at another stop, SIGTERM ends ranks 0, 1, and the values there are "
             "lost.",
         ),
     ],
@@ -159,4 +159,5 @@ def test_notice_states_what_a_second_stop_costs(engine, group, says):
     run.stop()
     run._act(time.monotonic() + 1.1)
     (told,) = run.state.notices
-    assert told.text == f"Interrupted; ranks 0, 1 may take up to 5 s to clean up (grace). {says}"
+    sent = "Sent an interrupt to ranks 0, 1, which may take up to 5 s to clean up (grace)."
+    assert told.text == f"{sent} {says}"

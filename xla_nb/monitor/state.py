@@ -409,7 +409,9 @@ class RunState:
         for rank in self._ranks_on(event.host):
             if reason and self.group is not None and not self.ending and rank.phase == "finished":
                 rank.phase = "running"  # until its job ended: nobody ended these live ranks
-            if rank.phase not in ENDED:
+            if rank.pid is None and self.refused is not None:  # by another host's job
+                rank.end("stopped", event.at)
+            elif rank.phase not in ENDED:
                 rank.lost = "" if self.stopping else reason
                 rank.end("stopped" if self.stopping else "died", event.at)
                 if event.host:  # the other hosts' ranks still run, and must not for long

@@ -169,7 +169,10 @@ def _interrupt(job: Inherited) -> None:
 # ---------------------------------------------------------------- programs of a live rank
 
 _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
-_IMPORTED_SINCE = "the notebook has since imported {}: ranks now use the notebook's values there"
+_IMPORTED_SINCE = (
+    "the notebook has since imported {}: ranks now use the notebook's values there, and the "
+    "functions and classes that they imported (if the file was edited, importlib.reload it)"
+)
 _NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
 
@@ -415,7 +418,7 @@ def _run_cell(
     finally:
         cell.tell_if_not_open(rank)
         if job.lock.let_go():
-            text = f"Rank {rank} finished the cell while holding `lock`; it has been released."
+            text = f"The cell ended on rank {rank} while it held `lock`; it has been released."
             cell.tell(rank, text)
         cell.tell_names(rank)
         mend()

@@ -88,6 +88,8 @@ class RecordedRun(Mapping[int, Any]):
         run._elapsed = summary.elapsed if summary else None
         run._fold()
         run.label = summary.cell if summary else run.state.launched.label
+        if summary is None and run.state.ended is not None:
+            files.close(run.summary())  # else it would seem to run while anybody has it open
         return run
 
     def _fold(self) -> None:

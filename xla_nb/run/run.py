@@ -427,12 +427,13 @@ class Run(RecordedRun):
         if now >= self._stopped_at + STOP_PATIENCE and not self._has_reported:
             self._has_reported = True
             if staying and grace > STOP_PATIENCE:
-                who, advice = ranks(rank.rank for rank in staying), "Stop again to end them now."
+                who, advice = ranks(rank.rank for rank in staying), "Another stop ends them now."
                 if self._group:
-                    advice = "After that, or if you stop again, SIGTERM ends "
+                    advice = "After that, or at another stop, SIGTERM ends "
                     advice += f"{who}, and the values there are lost."
                 text = (
-                    f"Interrupted; {who} may take up to {grace:g} s to clean up (grace). {advice}"
+                    f"Sent an interrupt to {who}, which may take up to {grace:g} s to clean up "
+                    f"(grace). {advice}"
                 )
                 self._notify(text, passing=True)
 
@@ -449,8 +450,9 @@ class Run(RecordedRun):
         if self._is_killing or now < self._settled_at + self._patience:
             return
         states = self.state.ranks
-        # A killed rank could not wait for the processes that it had started.
-        is_expected = not states or any(rank.death is not None for rank in states.values())
+        # A killed rank could not wait for the processes that it had started; others never began.
+        began = [rank for rank in states.values() if rank.pid]
+        is_expected = not began or any(rank.death is not None for rank in began)
         if not self.state.stopping and (self._group or not is_expected):
             text = _NOT_READY if self._group else _LINGERING
             self._notify(text.format(ranks=ranks(states).capitalize(), seconds=self._patience))

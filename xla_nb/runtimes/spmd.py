@@ -39,7 +39,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
     if machine.hosts > 1:
         raise UsageError(
             "--runtime spmd spans hosts on TPU pods only: the CPU's virtual devices are in one "
-            "process. Remove --hosts, or use --runtime xla or torchax, whose simulated ranks "
+            "process. Use --hosts 1, or --runtime xla or torchax, whose simulated ranks "
             "connect over the network."
         )
     if "CPU_NUM_DEVICES" in machine.user_env:

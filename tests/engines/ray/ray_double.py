@@ -108,7 +108,7 @@ class Ray:
         self.count, self.placed, self.removed, self.killed = nodes, [], [], []
         self.options, self.actors, self.made = [], [], []
         self.fits, self.asked = True, asyncio.Event()
-        self.taken = 0
+        self.taken = self.dead = 0  # dead: nodes that the cluster counts until it has placed
         self.connects, self.refuses = 0, None
 
     def connect(self, *args, **options):
@@ -134,10 +134,14 @@ class Ray:
 
     def placement_group(self, bundles, strategy):
         self.placed.append((bundles, strategy))
-        self.taken += len(bundles)
-        return types.SimpleNamespace(
-            number=len(self.placed), size=len(bundles), wait=lambda seconds: self.fits
-        )
+        size = len(bundles) if self.fits else 0
+        self.taken += size
+
+        def wait(seconds):
+            self.count -= self.dead
+            return self.fits
+
+        return types.SimpleNamespace(number=len(self.placed), size=size, wait=wait)
 
     def remove_placement_group(self, placement):
         self.removed.append(placement.number)

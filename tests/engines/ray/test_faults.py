@@ -143,6 +143,13 @@ def test_reason_for_a_lost_host_is_a_clause(message, why):
     assert faults.why_lost(message) == why
 
 
+def test_long_reason_ends_with_a_sentence():
+    message = "It exited. " + "There are some potential root causes (1). " * 20
+    why = faults.why_lost(message)
+    assert len(why) < 300
+    assert why.endswith("There are some potential root causes (1)")
+
+
 # ---------------------------------------------------------------- our own process
 
 
@@ -159,4 +166,5 @@ def test_output_of_our_process_is_quoted(output, last):
 def test_killed_process_is_reported_with_its_signal():
     text = faults.client_ended(-9, "Failed to connect to GCS")
     assert text.startswith("The process that connects to Ray was killed by SIGKILL")
+    assert "GCS" not in text  # written before, for another reason
     assert text.endswith("the next launch connects again.")

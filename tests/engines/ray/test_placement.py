@@ -278,6 +278,13 @@ def test_placement_that_times_out_is_rejected(ray, hosts):
     assert ray.removed == [1]
 
 
+def test_node_that_was_dead_already_is_why_hosts_are_not_placed(ray, hosts):
+    ray.fits, ray.dead = False, 2
+    with pytest.raises(LaunchError, match="Need 2 hosts with a free CPU, but only 1 is available"):
+        hosts(a_wish(2))
+    assert ray.removed == [1]
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

@@ -7,9 +7,11 @@ import sys
 
 from xla_nb import ansi
 from xla_nb.messages.exit_status import ending
+from xla_nb.wording import shortened
 
 #: How long to wait for an answer from a cluster, in seconds.
 PATIENCE = 60.0
+_LONGEST = 300  # characters of Ray's own words
 
 
 def unreachable(address: str, kind: str, message: str) -> str:
@@ -66,13 +68,17 @@ def why_lost(message: str) -> str:
 def client_ended(status: int, output: str) -> str:
     """Why the notebook's process that connects to the cluster ended, from its exit status
     (negative for a signal) and its last output."""
+    why = f": {_last_line(output)}" if status >= 0 else ""  # not what it wrote before it was killed
     return (
-        f"The process that connects to Ray {ending(status)}: {_last_line(output)}. Check that the "
-        "cluster's head is running (`ray status`); the next launch connects again."
+        f"The process that connects to Ray {ending(status)}{why}. Check that the cluster's head "
+        "is running (`ray status`); the next launch connects again."
     )
 
 
 def _last_line(message: str) -> str:
     lines = ansi.plain(message).split("\n")
     lines = [line.strip() for line in lines if line.strip()]
-    return lines[-1][:300].rstrip(".") if lines else "no message"
+    line = lines[-1] if lines else "no message"
+    if len(line) > _LONGEST:  # whole sentences, if possible
+        line = line[:_LONGEST].rpartition(". ")[0] or shortened(line, _LONGEST)
+    return line.rstrip(".")

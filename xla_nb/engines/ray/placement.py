@@ -260,8 +260,7 @@ class Cluster:
         Releases idle held hosts if that may help. Raises Lacking after the wish's wait."""
         deadline = time.monotonic() + wish.wait
         while True:
-            nodes = await self._await_answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
-            tpu = not wish.cpu and any(node.total.get("TPU") for node in nodes)
+            nodes, tpu = await self._nodes(wish)
             try:
                 return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
             except Lacking as lacking:
@@ -270,13 +269,18 @@ class Cluster:
                     for group in idle:
                         await self.release(group)
                 elif time.monotonic() >= max(deadline, self._released + _FREED):
-                    if held := sum(len(group.machines) for group in idle):
+                    if held := len({machine.name for group in idle for machine in group.machines}):
                         raise LaunchError(_HELD.format(lacking, several(held, "host"))) from None
                     raise
                 elif wish.wait:
                     most = f"up to {wish.wait:g} s"
                     wish.tell(f"waiting for the cluster, {most}: {lacking.short}")
             await asyncio.sleep(_LOOK)
+
+    async def _nodes(self, wish: Wish) -> tuple[list[Node], bool]:
+        """The cluster's nodes, and whether the launch is for TPUs."""
+        nodes = await self._await_answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
+        return nodes, not wish.cpu and any(node.total.get("TPU") for node in nodes)
 
     async def _place(
         self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]
@@ -286,6 +290,8 @@ class Cluster:
         try:
             patience = wish.wait + _READY
             if not await within(patience + 5, placement.wait, patience):
+                now, tpu = await self._nodes(wish)
+                choose(now, wish.hosts, wish.slices, tpu=tpu)  # a node may have been dead already
                 raise LaunchError(
                     f"The cluster did not place {several(len(bundles), 'host')} within "
                     f"{patience:g} s, although it reported enough free resources; another job may "
