@@ -39,12 +39,12 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
     import numpy as np
 
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    axes = dict(axes or {"data": -1})
+    axes = {"data": -1} if axes is None else axes
     try:
         if min(axes.values()) < -1:
             raise ValueError  # NumPy would treat it as -1
         grid = np.array(devices).reshape(tuple(axes.values()))
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         raise ValueError(
             f"a mesh of {axes} does not cover the {len(devices)} devices of this run. Use sizes "
             "whose product is that number (one may be -1, for the remainder), or change -n."
@@ -172,7 +172,13 @@ def _unwrap(leaf: Any) -> Any:
         return leaf.jax()
     if jax_values.is_torch(leaf):
         return jax_values.of_torch(leaf)
-    return leaf if jax_values.is_jax(leaf) else np.asarray(leaf)
+    array = leaf if jax_values.is_jax(leaf) else np.asarray(leaf)
+    if array.dtype.hasobject:
+        raise UsageError(
+            f"xla_nb.torchax takes tensors, arrays and numbers, not {type(leaf).__name__}. Of a "
+            "model, pass dict(model.state_dict())."
+        )
+    return array
 
 
 def _canonical(value: Any) -> Any:

@@ -34,6 +34,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from tests.support.returned import returned
 from xla_nb import spmd
 from xla_nb.spmd import sharding
 
@@ -562,6 +563,47 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
             moves |= collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
         results[name] = (max(each.abs().max().item() for each in far), moves)
     return results
+
+
+def transformed() -> dict[str, float]:
+    """How far functions of a placed model are from those of the same model on one device."""
+    model, batch, func, mesh = Mlp(), torch.randn(6, 8), torch.func, whole(data=2, model=2)
+    placed = spmd.parallelize(copy.deepcopy(model), mesh["model"], MLP)
+    plain = spmd.parallelize(copy.deepcopy(model), mesh, {})
+    compiled = torch.compile(plain, backend="openxla", fullgraph=True)
+    inputs = spmd.shard_batch(batch, mesh)
+
+    def slopes(of: nn.Module, x: torch.Tensor, *, each: bool) -> list[torch.Tensor]:
+        def loss(weights: Any, row: torch.Tensor) -> torch.Tensor:
+            return func.functional_call(of, weights, (row,)).square().sum()
+
+        of_loss = func.vmap(func.grad(loss), (None, 0)) if each else func.grad(loss)
+        return [*of_loss(dict(of.named_parameters()), x).values()]
+
+    def far(actual: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> float:
+        pairs = zip(actual, wanted, strict=True)
+        return max((one.cpu() - other).abs().max().item() for one, other in pairs)
+
+    return {
+        "vmap": far([func.vmap(placed)(inputs)], [model(batch)]),
+        "grad": far(slopes(placed, inputs, each=False), slopes(model, batch, each=False)),
+        "grad of each": far(slopes(placed, inputs, each=True), slopes(model, batch, each=True)),
+        "compiled": far([compiled(batch.to("xla"))], [model(batch)]),
+    }
+
+
+def wrapped() -> dict[str, Any]:
+    """What becomes of a result of torch_xla's own mark_sharding."""
+    mesh, values = whole(data=2, model=2), torch.arange(32.0).view(8, 4)
+    marked = xs.mark_sharding(values.to("xla"), mesh.xla, ("data", "model"))
+    assert type(marked) is not torch.Tensor
+    sent = [returned(one) for one in (marked, marked.cpu())]
+    batch = spmd.shard_batch(marked, mesh)
+    return {
+        "sent": [(type(one).__name__, torch.equal(one, values)) for one in sent],
+        "placed": sharding.placement_of(marked).parts[1],
+        "batch": (sharding.placement_of(batch).parts[1], torch.equal(batch.cpu(), values)),
+    }
 
 
 def half() -> tuple[str, float]:

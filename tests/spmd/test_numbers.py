@@ -54,6 +54,20 @@ def test_norms_match_torch_without_gathering(devices: Callable[..., Any]) -> Non
         assert not moves or name.startswith("batch,") or name == "batch"
 
 
+def test_torch_func_and_compile_give_the_same_as_on_one_device(devices: Callable[..., Any]) -> None:
+    for name, far in devices("transformed").items():
+        assert far < 1e-5, name
+
+
+def test_results_of_torch_xlas_own_marking_are_taken_for_tensors(
+    devices: Callable[..., Any],
+) -> None:
+    found = devices("wrapped")
+    assert found["sent"] == [("Tensor", True)] * 2
+    assert found["placed"] == ((1,), ((0, 4), (2, 4)))  # device 1
+    assert found["batch"] == (((2, 3), ((4, 8), (0, 4))), True)
+
+
 def test_norms_keep_half_precision(devices: Callable[..., Any]) -> None:
     kind, far = devices("half")
     assert kind == "torch.bfloat16"

@@ -88,7 +88,7 @@ def distribute_tensor(
     mesh = meshes.as_mesh(device_mesh)
     all_placements = placements or [Replicate()] * len(mesh.names)
     layout = sharding.layout(mesh, all_placements, tensor.ndim, "distribute_tensor")
-    values = tensor.detach()
+    values = sharding.unwrap(tensor).detach()
     if values.device.type == "xla":
         sharding.place(values, mesh, layout)  # shared with `tensor`
         values = values.cpu()

@@ -52,8 +52,9 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
             _add(layouts, mesh, tensors[name], (placement,), where)
     _place(model, mesh, layouts)
     make_splittable()
-    hook = partial(_record_batch, mesh.whole)
-    model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+    if readings:  # only these need the batch; without a hook, torch.compile sees a plain model
+        hook = partial(_record_batch, mesh.whole)
+        model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
     for target, reading in readings:
         _Hooks(reading, mesh, target.where).register(target.tensor_or_module)
     for target in custom_targets:
@@ -134,7 +135,7 @@ def _move(tensor: Tensor) -> Tensor:
 def _record_batch(whole: Mesh, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a model's forward: record how its inputs are split on dimension 0. A pending value
     computed from a batch has no sharding yet; then the last record stays."""
-    for value in pytree.tree_leaves((args, kwargs)):
+    for value in () if sharding.is_transformed() else pytree.tree_leaves((args, kwargs)):
         if isinstance(value, Tensor) and value.ndim and sharding.sharding(value) is not None:
             whole.batch = (value.shape[0], sharding.layout_of(value, whole)[0])
             return
@@ -192,7 +193,7 @@ class _Hooks:
         return tuple(self._constrain(*pair, role) for pair in zip_longest(values, handovers))
 
     def _constrain(self, value: Any, handover: Handover, role: str) -> Any:
-        if handover is None:
+        if handover is None or sharding.is_transformed():
             return value
         if not isinstance(value, Tensor) or value.device.type != "xla":
             kind = f"on {value.device}" if isinstance(value, Tensor) else type(value).__name__

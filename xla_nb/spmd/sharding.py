@@ -1,8 +1,8 @@
 """Lay tensors out over the devices by placements, and read their shardings back from XLA.
 
 The only module that uses torch_xla's private names for this. Tensors stay ordinary tensors on the
-XLA device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so it never leaves this
-file.
+XLA device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so none is made here, and
+of a user's the tensor that it wraps counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch_xla
+import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch.distributed.tensor import Placement, Replicate, Shard
@@ -33,6 +34,18 @@ _last_placements: dict[str, tuple[Mesh, tuple[Placement, ...]]] = {}
 
 def device() -> Any:
     return torch_xla.device()
+
+
+def unwrap(tensor: Tensor) -> Tensor:
+    """The plain tensor in a result of torch_xla's `mark_sharding`; other tensors as they are."""
+    return xs.xla_sharding.unwrap_sharded_tensor(tensor)
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or torch.export now computes with stand-ins for tensors, which have no
+    sharding: XLA chooses one for each value."""
+    is_exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return is_exported or torch._C._functorch.maybe_current_level() is not None
 
 
 # --- placements and layouts -------------------------------------------------------------------
@@ -70,6 +83,7 @@ def check_placement(placement: object, where: str) -> None:
 
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
+    tensor = unwrap(tensor)
     if XLAC._get_xla_sharding_spec(tensor):
         XLAC._xla_clear_sharding(tensor)
     XLAC._xla_mark_sharding(tensor, _op_sharding(mesh, layout))
@@ -99,12 +113,13 @@ def last_placements(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
 
 def sharding(tensor: Tensor) -> Any:
     """XLA's sharding of a tensor on the device; None if it was never marked."""
-    return XLAC._get_xla_op_sharding(tensor) if _sharding_spec(tensor) else None
+    return XLAC._get_xla_op_sharding(unwrap(tensor)) if _sharding_spec(tensor) else None
 
 
 def _sharding_spec(tensor: Tensor) -> str:
     """The sharding in XLA's own notation; empty if there is none."""
-    return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
+    is_on_device = tensor.device.type == "xla"
+    return str(XLAC._get_xla_sharding_spec(unwrap(tensor))) if is_on_device else ""
 
 
 def _op_sharding(mesh: Mesh, layout: Layout) -> Any:
@@ -117,7 +132,7 @@ def _op_sharding(mesh: Mesh, layout: Layout) -> Any:
 
 def _annotate(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
     # A new value in the graph: marking the tensor itself would move the user's tensor.
-    copy = tensor.clone()
+    copy = unwrap(tensor).clone()
     XLAC._xla_annotate_custom_sharding(copy, _op_sharding(mesh, layout))
     return copy
 
@@ -202,6 +217,7 @@ def _regions(tensor: Tensor) -> list[tuple[slice, ...]]:
             f"The tensor is on device {tensor.device.type}, not on the XLA devices. Place the "
             "model with xla_nb.spmd.parallelize first."
         )
+    tensor = unwrap(tensor)
     whole = tuple(slice(0, size, 1) for size in tensor.shape)
     if sharding(tensor) is None:
         return [whole] * int(xr.global_runtime_device_count())

@@ -40,12 +40,17 @@ def clean(
         needed.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
     for name, value in needed.items():
         cleaned[name] = value
-        if name in environ and environ[name] != value and name not in user_env:
+        is_changed = name in environ and environ[name] != value and name not in user_env
+        if is_changed and name not in _OF_TORCH_XLA:
             changes.append(f"set {_format_setting(name, value)}: this launch needs it")
     cleaned.update(user_env)
     for name, why in _traps(user_env, device):
         changes.append(f"kept {_format_setting(name, user_env[name])} as requested, but {why}")
     return cleaned, changes
+
+
+#: Variables that torch_xla itself sets in a notebook: on import, and in `xr.use_spmd()`.
+_OF_TORCH_XLA = ("TF_CPP_MIN_LOG_LEVEL", "XLA_USE_SPMD")
 
 
 def _format_setting(name: str, value: str) -> str:
