@@ -256,7 +256,7 @@ SETTINGS = {
         Option(
             DROPIN, True, "", switch,
             "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
-            "does, and old names of torch_xla work",
+            "does",
         ),
         Option(
             GUARD, True, "", switch,
