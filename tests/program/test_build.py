@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.support.notebook_double import shipped
+from xla_nb.errors import Interrupted
 from xla_nb.program.build import Cell, Program, build_call
 from xla_nb.program.module_file import ModuleMap, write
 
@@ -17,6 +18,15 @@ def test_calling_a_notebook_function_sends_it_with_its_globals(notebook):
     assert (program.entry, shipped(program)) == ("f", {"f", "n"})
     assert [*program.definitions.values()] == [notebook.values["f"]]
     assert notebook.call(notebook.values["f"], 1) == 3
+
+
+def test_interrupt_while_values_are_packed_is_reported_briefly(notebook):
+    notebook.run(
+        "class Slow:\n    def __reduce__(self): raise KeyboardInterrupt\n"
+        "slow = Slow()\ndef f(i): return slow"
+    )
+    with pytest.raises(Interrupted, match=r"values of .* were packed\. Nothing was run on ranks"):
+        build_call(notebook.values["f"], notebook.scope, args=(), name="c")
 
 
 def test_building_parses_no_earlier_cells_again(notebook, monkeypatch):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xla_nb.errors import ShippingError
+from xla_nb.errors import Interrupted, ShippingError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS, ENTRY
@@ -236,7 +236,10 @@ class _Needs:
         try:
             parcel = self._pack(live)
         except KeyboardInterrupt:
-            raise
+            message = (
+                f"Interrupted while the values of {label} were packed. Nothing was run on ranks."
+            )
+            raise Interrupted(message) from None
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live)) from None
         parcel = pickler.importing(parcel, self._exporters(parcel.stream))
