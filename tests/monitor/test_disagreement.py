@@ -34,6 +34,10 @@ def test_verdict_is_short(values, told):
     assert variable_comparison.verdict(only(*values)) == told
 
 
+def test_nothing_is_said_of_a_value_that_cannot_be_compared_if_there_is_no_other():
+    assert variable_comparison.details(only((x for x in ""))) == []
+
+
 def test_verdict_names_ranks_that_have_the_name():
     (one,) = compared({"x": 1}, {"x": 1}, {})
     assert variable_comparison.verdict(one) == "only on ranks 0, 1"

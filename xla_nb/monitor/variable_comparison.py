@@ -195,7 +195,9 @@ def sentence(comparison: Compared) -> str:
 
 def details(comparison: Compared) -> list[str]:
     """A line for each leaf on which ranks do not agree, with all known details."""
-    return [line for line in map(_detail, comparison.leaves) if line]
+    is_alone = comparison.verdict == "alone"  # with nothing to agree with
+    leaves = [leaf for leaf in comparison.leaves if not is_alone or leaf.pending]
+    return [line for line in map(_detail, leaves) if line]
 
 
 def _detail(leaf: ComparedLeaf) -> str:
