@@ -56,7 +56,7 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
 
 
 def replicate(values: Any, mesh: Any) -> Any:
-    """Replicate each value on every device; all ranks must pass the same values."""
+    """Replicate each value on every device; like `shard`, for a spec without axes."""
     return shard(values, mesh, lambda shape: _spec())
 
 
@@ -64,9 +64,11 @@ def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
     """Shard values that are the same on every rank: each device keeps its part.
 
     Without a `spec`, values are sharded as FSDP does: over the mesh's first axis, along the first
-    dimension that divides evenly; a value without such a dimension is replicated.
+    dimension that divides evenly; a value without such a dimension is replicated. Raises UsageError
+    on every rank unless all pass the same values.
     """
     layout = functools.partial(_first_even, mesh) if spec is None else spec
+    _check_same(values, mesh)
 
     def place(value: Any) -> Any:
         import jax
@@ -111,23 +113,52 @@ def _check_parts(values: Any, mesh: Any, *, is_joined: bool) -> None:
             "shard_local: a number has no first dimension along which parts could be joined. Use "
             "xt.replicate(x, mesh) for a value that is the same on every rank."
         )
-    if not mesh.is_multi_process:
-        return
     length = shapes[0][0] if shapes and shapes[0] else 0
-    own = np.array([[zlib.crc32(repr(shapes).encode()), length]], np.uint32)
-    rows = jax.make_array_from_callback(
-        (mesh.size, 2), jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)), lambda _: own
-    )
-    whole = _replication(mesh)(rows)
-    lengths: dict[tuple[int, int], set[int]] = {}
-    for device, row in zip(mesh.devices.flat, np.asarray(whole.addressable_data(0)), strict=True):
-        lengths.setdefault(tuple(row.tolist()), set()).add(device.process_index)
-    if len(lengths) > 1:
-        found = [f"{several(n, 'row')} on {ranks(group)}" for (_, n), group in lengths.items()]
+    groups = _alike(zlib.crc32(repr(shapes).encode()), length, mesh)
+    if len(groups) > 1:
+        found = [f"{several(n, 'row')} on {ranks(group)}" for (_, n), group in groups.items()]
         raise UsageError(
             f"shard_local: the ranks' parts have different shapes: {listed(found)}. JAX joins "
             "equal parts only: leave out or fill up a smaller last batch."
         )
+
+
+def _check_same(values: Any, mesh: Any) -> None:
+    """Raise UsageError unless the ranks' values are the same: JAX does not compare them, and each
+    device would keep, or compute with, its own."""
+    import jax
+    import numpy as np
+
+    arrays = [_unwrap(leaf) for leaf in jax.tree.leaves(values)]
+    own = [_canonical(array) for array in arrays if not _is_spread(array)]
+    digest = zlib.crc32(repr([(array.shape, array.dtype) for array in own]).encode())
+    for array in own:
+        digest = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), digest)
+    groups = _alike(digest, 0, mesh)
+    if len(groups) > 1:
+        raise UsageError(
+            "shard and replicate take the same values on every rank, but "
+            f"{listed([ranks(group) for group in groups.values()])} differ. Make them the same "
+            "(load them, or seed alike), or join each rank's own part with xt.shard_local."
+        )
+
+
+def _alike(digest: int, length: int, mesh: Any) -> dict[tuple[int, int], set[int]]:
+    """The ranks by the numbers that they pass; a collective of the mesh."""
+    import jax
+    import numpy as np
+
+    if not mesh.is_multi_process:
+        return {}
+    own = np.array([[digest, length]], np.uint32)
+    rows = jax.make_array_from_callback(
+        (mesh.size, 2), jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)), lambda _: own
+    )
+    numbers = np.asarray(_replication(mesh)(rows).addressable_data(0)).tolist()
+    groups: dict[tuple[int, int], set[int]] = {}
+    for device, row in zip(mesh.devices.flat, numbers, strict=True):
+        groups.setdefault(tuple(row), set()).add(device.process_index)
+    return groups
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def test_verdict_is_short(values, told):
 
 
 def test_nothing_is_said_of_a_value_that_cannot_be_compared_if_there_is_no_other():
-    assert variable_comparison.details(only((x for x in ""))) == []
+    assert variable_comparison.details(only(x for x in "")) == []
 
 
 def test_verdict_names_ranks_that_have_the_name():

@@ -43,11 +43,13 @@ def test_sharded_and_replicated_values_can_be_gathered_on_every_rank(worlds: Wor
         assert [each.tolist() for each in results["own"]] == [[rank, rank]] * 2
 
 
-def test_parts_of_different_lengths_are_refused_on_every_rank(worlds: Worlds) -> None:
-    for (alone, nested, number), total in worlds.run("parts_that_differ").values():
+def test_values_that_do_not_fit_together_are_refused_on_every_rank(worlds: Worlds) -> None:
+    for (alone, nested, number, other, others), total in worlds.run("parts_that_differ").values():
         assert "different shapes: 3 rows on ranks 0–2 and 1 row on rank 3." in alone
         assert nested == alone
         assert number.startswith("shard_local: a number has no first dimension")
+        assert "on every rank, but ranks 0, 1, 3 and rank 2 differ." in other
+        assert "but rank 0, rank 1, rank 2 and rank 3 differ." in others
         assert total == 4  # the ranks can still meet
 
 

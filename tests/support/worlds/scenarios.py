@@ -308,6 +308,11 @@ def parts_that_differ(rank: int) -> Any:
             refusals.append(str(xt.shard_local(part, mesh).shape))
         except UsageError as refusal:
             refusals.append(str(refusal))
+    for value, place in (({"w": np.float32(rank == 2)}, xt.replicate), (mine[:1], xt.shard)):
+        try:
+            refusals.append(str(place(value, mesh)))
+        except UsageError as refusal:
+            refusals.append(str(refusal))
     return refusals, psum()
 
 
