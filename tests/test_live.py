@@ -1459,8 +1459,14 @@ def test_stopping_all_runs_leaves_live_ranks_alone(kernel):
     kernel.ok("%xla_shutdown lasting")
 
 
-@pytest.mark.parametrize("magic", ["%xla_shutdown parting", "%xla_restart parting"])
-def test_an_interrupted_end_of_live_ranks_is_an_end(kernel, magic):
+@pytest.mark.parametrize(
+    ("magic", "says"),
+    [
+        ("%xla_shutdown parting", "There are no live ranks named 'parting'"),
+        ("%xla_restart parting", "Start new ones: %xla_start --name parting."),
+    ],
+)
+def test_an_interrupted_end_of_live_ranks_is_an_end(kernel, magic, says):
     kernel.ok("%xla_start -n 1 --name parting\nimport unittest.mock as doubles, xla_nb.run.group")
     kernel.ok("%%xla --group parting\nonly_there = 5")
     interrupted = (
@@ -1469,9 +1475,9 @@ def test_an_interrupted_end_of_live_ranks_is_an_end(kernel, magic):
     )
     message = "Interrupted: Interrupted; the live ranks were ended at once."
     assert message in kernel.run(interrupted).error
-    error = kernel.run("%%xla --group parting\nonly_there").error
-    assert "Start new ones: %xla_start --name parting." in error
-    assert kernel.value("[one for one in xla_nb.api.living() if one.state.group]") == "[]"
+    assert says in kernel.run("%%xla --group parting\nonly_there").error
+    alive = "[run for run in xla_nb.api.living() if run.label == 'live ranks `parting`']"
+    assert kernel.value(alive) == "[]"
     kernel.run("%xla_shutdown parting")
 
 
