@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from xla_nb.errors import UsageError
@@ -86,11 +86,11 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
     """Build one global value from the ranks' parts; each rank passes its own part.
 
     Without a `spec`, the parts are concatenated in the first dimension, over the mesh's first
-    axis: the parts that the ranks loaded become the whole batch. Raises UsageError on every rank
-    unless all parts have the same shape.
+    axis: the parts that the ranks loaded become the whole batch. Ranks along axes that the spec
+    does not split over take the same part. Raises UsageError on every rank unless the parts fit.
     """
     layout = mesh.axis_names[0] if spec is None else spec
-    _check_parts(values, mesh, is_joined=spec is None)
+    _check_parts(values, mesh, layout, is_joined=spec is None)
 
     def place(value: Any) -> Any:
         import jax
@@ -101,40 +101,54 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
     return _map_leaves(values, place)
 
 
-def _check_parts(values: Any, mesh: Any, *, is_joined: bool) -> None:
-    """Raise UsageError unless the ranks' parts have the same shapes: JAX does not compare them, and
-    each rank would take the whole for as many parts like its own."""
-    import jax
-    import numpy as np
+# ---------------------------------------------------------------- compared between ranks
 
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(values)]
-    if is_joined and () in shapes:
+# JAX does not compare what ranks pass: each would compute with its own.
+
+
+def _check_parts(values: Any, mesh: Any, layout: Spec, *, is_joined: bool) -> None:
+    """Raise UsageError unless the ranks' parts fit together: they have the same structure, shapes
+    and types, and are equal on ranks that take the same part."""
+    import jax
+
+    leaves, tree = jax.tree.flatten(values)
+    parts = [_canonical(_unwrap(leaf)) for leaf in leaves]
+    if is_joined and not all(part.ndim for part in parts):
         raise UsageError(
             "shard_local: a number has no first dimension along which parts could be joined. Use "
             "xt.replicate(x, mesh) for a value that is the same on every rank."
         )
-    length = shapes[0][0] if shapes and shapes[0] else 0
-    groups = _alike(zlib.crc32(repr(shapes).encode()), length, mesh)
+    length = parts[0].shape[0] if parts and parts[0].ndim else 0
+    groups = _groups(_numbers(mesh, _digest(tree, parts), length), mesh)
     if len(groups) > 1:
         found = [f"{several(n, 'row')} on {ranks(group)}" for (_, n), group in groups.items()]
+        if len({n for _, n in groups}) < len(groups):
+            found = [f"those of {ranks(group)}" for group in groups.values()]
         raise UsageError(
-            f"shard_local: the ranks' parts have different shapes: {listed(found)}. JAX joins "
-            "equal parts only: leave out or fill up a smaller last batch."
+            f"shard_local: the ranks' parts differ in shape, type or keys: {listed(found)}. JAX "
+            "joins equal parts only: leave out or fill up a smaller last batch."
         )
+    replicas = [_replicas(mesh, _resolve(layout, part.shape)) for part in parts]
+    for axes in dict.fromkeys(filter(None, replicas)):
+        same = [part for part, others in zip(parts, replicas, strict=True) if others == axes]
+        numbers = _numbers(mesh, _digest(tree, same, content=True))[..., 0]
+        if (numbers.max(axes) != numbers.min(axes)).any():
+            along = listed([repr(mesh.axis_names[axis]) for axis in axes])
+            raise UsageError(
+                f"shard_local: ranks along the axis {along} of the mesh {dict(mesh.shape)} take "
+                "the same part, but theirs differ. Pass them the same, or join those of all ranks: "
+                f"xt.shard_local(x, mesh, jax.sharding.PartitionSpec({mesh.axis_names!r}))."
+            )
 
 
 def _check_same(values: Any, mesh: Any) -> None:
-    """Raise UsageError unless the ranks' values are the same: JAX does not compare them, and each
-    device would keep, or compute with, its own."""
+    """Raise UsageError unless the ranks' values are the same."""
     import jax
-    import numpy as np
 
-    arrays = [_unwrap(leaf) for leaf in jax.tree.leaves(values)]
+    leaves, tree = jax.tree.flatten(values)
+    arrays = map(_unwrap, leaves)
     own = [_canonical(array) for array in arrays if not _is_spread(array)]
-    digest = zlib.crc32(repr([(array.shape, array.dtype) for array in own]).encode())
-    for array in own:
-        digest = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), digest)
-    groups = _alike(digest, 0, mesh)
+    groups = _groups(_numbers(mesh, _digest(tree, own, content=True)), mesh)
     if len(groups) > 1:
         raise UsageError(
             "shard and replicate take the same values on every rank, but "
@@ -143,20 +157,45 @@ def _check_same(values: Any, mesh: Any) -> None:
         )
 
 
-def _alike(digest: int, length: int, mesh: Any) -> dict[tuple[int, int], set[int]]:
-    """The ranks by the numbers that they pass; a collective of the mesh."""
+def _digest(tree: Any, arrays: Sequence[Any], *, content: bool = False) -> int:
+    """A number that is equal for arrays of the same shapes and types, and the same `content`, in
+    trees with the same keys."""
+    import numpy as np
+
+    digest = zlib.crc32(repr((tree, [(array.shape, array.dtype) for array in arrays])).encode())
+    for array in arrays if content else ():
+        digest = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), digest)
+    return digest
+
+
+def _replicas(mesh: Any, spec: Any) -> tuple[int, ...]:
+    """The axes of the mesh along which a spec does not split: ranks there take the same part."""
+    used = {name for part in spec for name in (part if isinstance(part, tuple) else (part,))}
+    sizes = mesh.devices.shape
+    return tuple(n for n, name in enumerate(mesh.axis_names) if name not in used and sizes[n] > 1)
+
+
+def _numbers(mesh: Any, *own: int) -> Any:
+    """What each rank passes, by its place in the mesh; a collective if there are several."""
     import jax
     import numpy as np
 
+    row = np.array([own], np.uint32)
     if not mesh.is_multi_process:
-        return {}
-    own = np.array([[digest, length]], np.uint32)
+        return np.broadcast_to(row.astype(np.int64), (*mesh.devices.shape, len(own)))
     rows = jax.make_array_from_callback(
-        (mesh.size, 2), jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)), lambda _: own
+        (mesh.size, len(own)),
+        jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)),
+        lambda _: row,
     )
-    numbers = np.asarray(_replication(mesh)(rows).addressable_data(0)).tolist()
-    groups: dict[tuple[int, int], set[int]] = {}
-    for device, row in zip(mesh.devices.flat, numbers, strict=True):
+    whole = np.asarray(_replication(mesh)(rows).addressable_data(0))
+    return whole.astype(np.int64).reshape(*mesh.devices.shape, len(own))
+
+
+def _groups(numbers: Any, mesh: Any) -> dict[tuple[int, ...], set[int]]:
+    """The ranks by the numbers that they passed."""
+    groups: dict[tuple[int, ...], set[int]] = {}
+    for device, row in zip(mesh.devices.flat, numbers.reshape(mesh.size, -1).tolist(), strict=True):
         groups.setdefault(tuple(row), set()).add(device.process_index)
     return groups
 
@@ -203,8 +242,10 @@ def _unwrap(leaf: Any) -> Any:
         return leaf.jax()
     if jax_values.is_torch(leaf):
         return jax_values.of_torch(leaf)
-    array = leaf if jax_values.is_jax(leaf) else np.asarray(leaf)
-    if array.dtype.hasobject:
+    if jax_values.is_jax(leaf):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OSUMm":
         raise UsageError(
             f"xla_nb.torchax takes tensors, arrays and numbers, not {type(leaf).__name__}. Of a "
             "model, pass dict(model.state_dict())."

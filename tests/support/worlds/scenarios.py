@@ -301,19 +301,28 @@ def round_trips(rank: int) -> Any:
 
 
 def parts_that_differ(rank: int) -> Any:
-    mine, mesh = torch_parts()[rank], xt.mesh()
-    refusals = []
-    for part in (mine, {"x": mine.numpy(), "y": [np.ones(2)]}, np.float32(rank)):
+    mine, mesh, grid = torch_parts()[rank], xt.mesh(), xt.mesh({"data": 2, "model": 2})
+    row, column = np.full((1, 2), rank // 2), np.full((1, 2), rank % 2)
+    tried = {
+        "rows": lambda: xt.shard_local(mine, mesh),
+        "rows in a dict": lambda: xt.shard_local({"x": mine.numpy(), "y": [np.ones(2)]}, mesh),
+        "columns": lambda: xt.shard_local(np.ones((2, 2 + (rank == 1))), mesh),
+        "types": lambda: xt.shard_local(np.ones(2, np.int32 if rank else np.float32), mesh),
+        "keys": lambda: xt.shard_local({"x" if rank else "y": np.ones(2)}, mesh),
+        "number": lambda: xt.shard_local(np.float32(rank), mesh),
+        "model": lambda: xt.shard_local(parts_that_differ, mesh),
+        "column of a grid": lambda: xt.shard_local(column, grid),
+        "row of a grid": lambda: str(xt.gather(xt.shard_local(row, grid))[:, 0].tolist()),
+        "one weight": lambda: xt.replicate({"w": np.float32(rank == 2)}, mesh),
+        "weights": lambda: xt.shard(mine[:1], mesh),
+    }
+    found = {}
+    for name, attempt in tried.items():
         try:
-            refusals.append(str(xt.shard_local(part, mesh).shape))
+            found[name] = str(attempt())
         except UsageError as refusal:
-            refusals.append(str(refusal))
-    for value, place in (({"w": np.float32(rank == 2)}, xt.replicate), (mine[:1], xt.shard)):
-        try:
-            refusals.append(str(place(value, mesh)))
-        except UsageError as refusal:
-            refusals.append(str(refusal))
-    return refusals, psum()
+            found[name] = str(refusal)
+    return found, psum()
 
 
 def torch_parts() -> Any:
