@@ -357,6 +357,47 @@ def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
         assert f"{word} {{0: 0, 1: 1}}" in ended.stdout, ended.stderr
 
 
+BEHIND = """
+import pathlib, sys, time
+import xla_nb
+
+def slow(rank):
+    time.sleep(1)
+    pathlib.Path(f"rank{rank}").touch()
+
+xla_nb.spawn(slow, n=2, bg=True)
+if "raises" in sys.argv:
+    raise KeyboardInterrupt
+"""
+
+
+def test_a_script_ends_after_its_background_runs(tmp_path):
+    (tmp_path / "behind.py").write_text(BEHIND)
+    ended = python("behind.py", folder=tmp_path)
+    assert "Waiting for slow" in ended.stderr
+    assert (tmp_path / "rank0").exists()
+    assert (tmp_path / "rank1").exists()
+
+
+def test_an_interrupted_script_does_not_wait_for_its_background_runs(tmp_path):
+    (tmp_path / "behind.py").write_text(BEHIND)
+    ended = python("behind.py", "raises", folder=tmp_path)
+    assert "Waiting" not in ended.stderr
+    assert not (tmp_path / "rank0").exists()
+
+
+@pytest.mark.parametrize("stream", ["None", "Tee()", "open('log', 'w', encoding='ascii')"])
+def test_a_launch_needs_no_particular_stdout(tmp_path, stream):
+    (tmp_path / "streams.py").write_text(
+        "import sys, xla_nb\n"
+        "class Tee:\n    def write(self, text): pass\n    def flush(self): pass\n"
+        f"sys.stdout = {stream}\n"
+        "assert xla_nb.spawn(lambda rank: print('…') or rank, n=2).results == {0: 0, 1: 1}\n"
+    )
+    ended = python("streams.py", folder=tmp_path)
+    assert ended.stderr == ""
+
+
 def test_a_launch_reports_each_long_wait_once(capsys):
     with api.showing_waits() as on_wait:
         for seconds, what in ((0.1, "quick"), (0.5, "importing …"), (3.24, "importing …")):

@@ -1473,8 +1473,9 @@ def test_an_interrupted_end_of_live_ranks_is_an_end(kernel, magic, says):
         "with doubles.patch.object(xla_nb.run.group.Group, '_finish', "
         f"side_effect=KeyboardInterrupt):\n    {magic}"
     )
-    message = "Interrupted: Interrupted; the live ranks were ended at once."
-    assert message in kernel.run(interrupted).error
+    assert "Interrupted: Interrupted; the live ranks have ended" in kernel.run(interrupted).error
+    about = kernel.value("xla_nb.run.recorded.entries()[0].headline")
+    assert "SIGKILL" not in about, about
     assert says in kernel.run("%%xla --group parting\nonly_there").error
     alive = "[run for run in xla_nb.api.living() if run.label == 'live ranks `parting`']"
     assert kernel.value(alive) == "[]"

@@ -38,6 +38,7 @@ from xla_nb.runtimes.fit import OnWait
 from xla_nb.topology import slices
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
+from xla_nb.wording import encodable
 
 _INTERRUPTED = "Launch interrupted before any rank started."
 _INTERRUPTED_ON_RAY = (
@@ -193,7 +194,11 @@ def release() -> None:
 
 @atexit.register
 def close() -> None:
-    """End every process that launches have left running."""
+    """End every process that launches have left running; a script waits for its background runs
+    first, as it does for processes of multiprocessing."""
+    if loop.shell() is None and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait_for_background()
     why = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
     for run in living():
         if not run.state.stopping and not run.state.settled:
@@ -243,7 +248,7 @@ def showing_waits() -> Iterator[OnWait]:
         if seconds <= 0.3 or message in shown:
             return
         if slot is None:
-            print(message, flush=True)
+            print(encodable(message, sys.stdout), flush=True)
         else:
             (slot.update if shown else slot.display)({"text/plain": message}, raw=True)
         shown.append(message)
@@ -270,6 +275,17 @@ def show_import(is_importing: Callable[[], bool]) -> None:
             time.sleep(0.1)
 
 
+def _wait_for_background() -> None:
+    """Wait for the runs in progress, but not after an interrupt, and not for live ranks."""
+    if issubclass(getattr(sys, "last_type", None) or Exception, KeyboardInterrupt):
+        return
+    for run in living():
+        if run.state.group is None and not run.state.stopping:
+            print(f"Waiting for {run.label} ({run.name}); Ctrl-C stops it.", file=sys.stderr)
+            with contextlib.suppress(RunFailed):
+                run.wait()
+
+
 # ---------------------------------------------------------------- views, records, scripts
 
 
@@ -280,7 +296,7 @@ def default_view() -> ViewName:
         return view
     current = notebook.current()
     if current is None or picture.kernel() is None:
-        return "text"
+        return "text" if sys.stdout else "none"
     return choose.default(current.parent, current.shell.user_ns)
 
 

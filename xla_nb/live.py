@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xla_nb import api, live_questions, notebook
-from xla_nb.errors import LaunchError, UsageError
+from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.monitor.drift import DRIFT, Watch
 from xla_nb.program import missing_names
@@ -129,10 +129,13 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     try:
-        group.end(why)
-    finally:  # also after an interrupt, at which they are killed
-        _record_end(group)
-        api.tidy()
+        try:
+            group.end(why)
+        finally:  # also after an interrupt, at which they are killed
+            _record_end(group)
+            api.tidy()
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted; the live ranks have ended.") from None
 
 
 def _record_end(group: Group) -> None:
@@ -159,8 +162,11 @@ def restart(name: str, *, replay: bool) -> Group:
     try:
         _end(old, "by %xla_restart")
         group = start(old.options, name, old.idle, shown=True)
-    except BaseException:
+    except BaseException as problem:
         _groups()[name] = old  # keeps the history for a later replay
+        if isinstance(problem, KeyboardInterrupt):
+            message = "Interrupted; the live ranks have ended, and no new ones were started."
+            raise Interrupted(message) from None
         raise
     group.watch = Watch(old.watch.names)
     if replay:

@@ -88,6 +88,12 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def encodable(text: str, stream: object) -> str:
+    """The text for a stream, whose encoding may lack some of its characters: these as escapes."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def without_middle(text: str, longest: int) -> str:
     """The text in at most so many characters, its middle replaced by `…`."""
     if len(text) <= longest:

@@ -190,6 +190,8 @@ def test_non_numeric_figure_is_refused_by_name(book, value):
 
 
 def test_non_numeric_step_is_refused(book):
+    with pytest.raises(TypeError, match=r"report\(at=…\): each row has the rank and the time"):
+        report(at=1.0, loss=2.0)
     with pytest.raises(TypeError, match=r"report\(step=…\) takes a number, not str"):
         report(step="last", loss=1.0)
 

@@ -5,6 +5,8 @@ import errno
 import json
 import os
 import re
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,8 @@ def at_home(tmp_path, monkeypatch):
 def test_home_is_set_by_a_variable(monkeypatch):
     monkeypatch.setenv("XLA_NB_HOME", "/elsewhere")
     assert home() == Path("/elsewhere")
+    monkeypatch.setenv("XLA_NB_HOME", "~/runs")
+    assert home() == Path.home() / "runs"
 
 
 def test_home_defaults_to_the_users_state_directory(monkeypatch):
@@ -229,6 +233,21 @@ def test_record_belongs_to_a_process_and_not_to_its_pid(at_home):
     pid, _, machine = (record.path / "owner").read_text().split()
     (record.path / "owner").write_text(f"{pid} 1 {machine}")
     assert not record.is_owned
+
+
+def test_ended_process_owns_nothing_before_its_parent_notices(at_home):
+    ended = subprocess.Popen(["/bin/true"])
+    record = Record.create("orphan")
+    while _state(ended.pid) != "Z":
+        time.sleep(0.01)
+    start = Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    (record.path / "owner").write_text(f"{ended.pid} {start} {os.uname().nodename}")
+    assert not record.is_owned
+    ended.wait()
+
+
+def _state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_relative_home_is_in_the_notebooks_folder(at_home, monkeypatch, tmp_path):

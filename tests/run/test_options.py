@@ -59,6 +59,7 @@ def test_option_text_is_converted_to_its_value(name, word, value):
         ("env", [1], "env must be a dict of names and values, not a value of type list."),
         ("env", {"A": 1}, "env: the value of 'A' must be a string, not a value of type int."),
         ("env", {"A=B": "1"}, "env: 'A=B' is not a valid variable name."),
+        ("env", {"A": "1\0"}, "env: the value of 'A' has a null character."),
         (
             "n",
             "9" * 5000,

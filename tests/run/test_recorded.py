@@ -505,6 +505,13 @@ def test_list_shows_run_of_a_dead_kernel_as_failed(made):
     assert "kernel ended before the run did" in entry.headline
 
 
+def test_run_opened_in_progress_stays_as_it_was(made, monkeypatch):
+    opened = RecordedRun.open(made.record.path)
+    elapsed = opened.elapsed
+    monkeypatch.setattr(time, "time", lambda: 10 * BEGAN**3)
+    assert opened.elapsed == elapsed
+
+
 def test_run_of_a_dead_kernel_is_failed_while_another_has_it_open(made):
     made.loses_its_kernel()
     opened = RecordedRun.open(made.record.path)

@@ -621,8 +621,7 @@ def test_nothing_lingers_of_ranks_that_never_began(impatient, start, engine):
     engine.until(lambda: engine.killed == ["r1"])
     job.says(events.JobEnded(status=0, host="b"), events.JobEnded(status=-9, host="a"))
     assert job.run._ended.wait(PATIENCE)
-    assert [rank.phase for rank in job.run.state.ranks.values()] == ["stopped", "stopped"]
-    assert (job.run.state.notices, job.run.errors) == ([], {})
+    assert (job.run.state.ranks, job.run.state.notices, job.run.errors) == ({}, [], {})
 
 
 def test_limits_do_not_stop_a_run_whose_ranks_have_all_ended(patient, engine):

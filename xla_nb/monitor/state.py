@@ -410,7 +410,7 @@ class RunState:
             if reason and self.group is not None and not self.ending and rank.phase == "finished":
                 rank.phase = "running"  # until its job ended: nobody ended these live ranks
             if rank.pid is None and self.refused is not None:  # by another host's job
-                rank.end("stopped", event.at)
+                self.ranks = {n: other for n, other in self.ranks.items() if other is not rank}
             elif rank.phase not in ENDED:
                 rank.lost = "" if self.stopping else reason
                 rank.end("stopped" if self.stopping else "died", event.at)

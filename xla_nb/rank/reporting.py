@@ -44,8 +44,11 @@ def report(*, step: float | None = None, **figures: Any) -> None:
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
-    Raises TypeError for a figure that is not a single number.
+    Raises TypeError for a figure that is not a single number, or is named `rank` or `at`.
     """
+    if taken := figures.keys() & {"rank", "at"}:
+        name = min(taken)
+        raise TypeError(f"xla_nb.report({name}=…): each row has the rank and the time as `{name}`")
     for book in _open_books():
         book.add(step, figures)
 

@@ -40,7 +40,9 @@ def home() -> Path:
     OSError if it is relative to a folder that is gone."""
     override = os.environ.get("XLA_NB_HOME")
     if override:
-        return Path(override).absolute()  # the run's processes have other working directories
+        return (
+            Path(override).expanduser().absolute()
+        )  # the run's processes have other working directories
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 
@@ -253,8 +255,11 @@ def partial(path: Path) -> Path:
 
 
 def _identify_process(pid: int) -> str:
-    """Identify a process by id, start time (proc(5), since ids are reused) and machine."""
+    """Identify a process by id, start time (proc(5), since ids are reused) and machine. Raises
+    OSError if it has ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] in "ZX":  # its parent has not noticed yet
+        raise ProcessLookupError(pid)
     return f"{pid} {fields[19]} {os.uname().nodename}"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
-from xla_nb.errors import Interrupted, LaunchError, UsageError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
@@ -379,9 +379,12 @@ class Group:
                     self.run.take(events.GroupEnding(why=why))
             self._finish()
         except KeyboardInterrupt:  # the user no longer waits
+            self.run.take(events.GroupEnding(why=why))
+            self.run.stops_because(_STOP_REASON)
+            self.run.take(events.SignalSent(number=signal.SIGKILL))
             self._engine.kill(self.run.name)
             self.run.join_end(KILL_PATIENCE)
-            raise Interrupted("Interrupted; the live ranks were ended at once.") from None
+            raise
 
     def _finish(self) -> None:
         self._cancel_timer()

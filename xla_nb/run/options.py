@@ -111,10 +111,12 @@ def _environment(label: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{label} must be a dict of names and values, not {_type(value)}.")
     for name, text in value.items():
-        if not isinstance(name, str) or not name or "=" in name:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"{label}: {name!r} is not a valid variable name.")
         if not isinstance(text, str):
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
+        if "\0" in text:
+            raise UsageError(f"{label}: the value of {name!r} has a null character.")
     return dict(value)
 
 

@@ -35,6 +35,9 @@ from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
 from xla_nb.wording import in_one_line, several, shortened, took
 
+#: Why a run ended whose record does not say so.
+_KERNEL_ENDED = "the notebook's kernel ended before the run did"
+
 
 class RecordedRun(Mapping[int, Any]):
     """A readable run. As a mapping it holds its results, as the return value of older launchers
@@ -88,7 +91,9 @@ class RecordedRun(Mapping[int, Any]):
         run._elapsed = summary.elapsed if summary else None
         run._fold()
         run.label = summary.cell if summary else run.state.launched.label
-        if summary is None and run.state.ended is not None:
+        if run.state.ended is None:
+            run._elapsed = run._lasted()  # as it is now: nothing follows it
+        elif summary is None:
             files.close(run.summary())  # else it would seem to run while anybody has it open
         return run
 
@@ -108,7 +113,8 @@ class RecordedRun(Mapping[int, Any]):
         if self.state.ended is None and (self.record.summary.exists() or not self.record.is_owned):
             _mark_returned(self.state, self.record)
             times = [sample.at for rank in self.state.ranks if (sample := self.sample(rank))]
-            self.state.apply(events.JobEnded(status=None, at=max([last, *times])))
+            why = "" if self.record.summary.exists() else _KERNEL_ENDED
+            self.state.apply(events.JobEnded(status=None, at=max([last, *times]), why=why))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickle as the dict of its results, for another process (such as a Ray task's caller)."""
@@ -174,7 +180,7 @@ class RecordedRun(Mapping[int, Any]):
     def _check_rank(self, rank: int) -> None:
         """Raise KeyError for a rank that the run does not have and never will."""
         if self.state.has_all_ranks and rank not in self.state.ranks:
-            raise KeyError(f"{self.name} has no rank {rank}.")
+            raise KeyError(f"{self.name} has no rank {rank!r}.")
 
     def _read_result(self, rank: int) -> Any:
         path = self.record.result(rank)
@@ -448,7 +454,7 @@ def _make_entry(record: Record) -> Entry:
     summary, name = _read_summary(record), record.path.name
     if summary is not None:
         return summary
-    is_running, why = record.is_owned, "The notebook's kernel ended before the run did"
+    is_running, why = record.is_owned, _KERNEL_ENDED.capitalize()
     if is_running or record.summary.exists():  # else the disk was full
         try:
             run = RecordedRun.open(record)

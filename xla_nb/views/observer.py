@@ -282,7 +282,8 @@ class Observer:
         steady = sample and track.steady(sample)
         phase, since = _phase(self.run.state, rank, sample, steady)
         idle = phase == "idle" or (has_ended and sample is not None and sample.activity == "idle")
-        if phase == "idle":
+        cell = self.run.state.programs.now(rank.rank)
+        if phase == "idle" or (sample and cell is not None and _predates(sample, cell.at)):
             steady = sample = sample and replace(sample, place="", operation="", missing=())
         silent = self._silence(rank, sample) if phase != "idle" else 0.0
         if sample and silent:

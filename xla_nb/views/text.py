@@ -27,7 +27,7 @@ from xla_nb.views import facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import View, slot
 from xla_nb.views.rendering import bounds, returned
-from xla_nb.wording import shortened, took
+from xla_nb.wording import encodable, shortened, took
 
 #: Lines of each stream shown as they arrive, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
@@ -91,8 +91,9 @@ class TextView(View):
         self._run = run
         self._out = out or sys.stdout
         # A terminal or a notebook, where `\r` rewrites the line.
-        self._is_live = self._out.isatty() or hasattr(self._out, "pub_thread")
-        self._err = err or sys.stderr
+        is_terminal = getattr(self._out, "isatty", lambda: False)()
+        self._is_live = is_terminal or hasattr(self._out, "pub_thread")
+        self._err = err or sys.stderr or self._out
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._switches: dict[int | None, SwitchLog] = {}
         self._folder = Folder()
@@ -219,7 +220,7 @@ class TextView(View):
         for kind, group in groupby(lines, itemgetter(0)):
             text = "".join(f"{line}\n" for _, line in group)
             stream = self._out if kind == "out" else self._err
-            stream.write(text)
+            stream.write(encodable(text, stream))
             stream.flush()
 
     def _erase(self) -> None:
@@ -240,7 +241,7 @@ class TextView(View):
             for stream in self._streams.values()
             for line in stream.tail.open_lines
         ]
-        text = shortened("  ".join(open_lines), 160)
+        text = encodable(shortened("  ".join(open_lines), 160), self._out)
         if text != self._changing_line:
             self._out.write("\r" + text + " " * (len(self._changing_line) - len(text)))
             self._out.flush()

@@ -94,7 +94,7 @@ def test_run_with_dead_kernel_shows_ranks_as_ended(recorded):
     (recorded.path / "owner").write_text("1 0")
     _, text = shown(recorded)
     assert text.startswith("✗")
-    assert "ranks 0, 1: ended for an unknown reason" in text
+    assert "Ranks 0, 1 were lost: the notebook's kernel ended before the run did" in text
 
 
 def test_record_without_output_can_be_shown(recorded):

@@ -81,6 +81,9 @@ class FollowedRun:
             if isinstance(problem, XlaNbError) or not isinstance(problem, Exception):
                 raise
             self.group.broken = True  # Ray has a dozen errors for a dead host
+            if self._live is not None:
+                why = faults.why_lost(str(problem))
+                raise LaunchError(f"A host of the live ranks does not answer: {why}.") from problem
             raise LaunchError(faults.unplaced(str(problem))) from problem
 
     async def _start(self, launch: Launch) -> None:
