@@ -144,6 +144,7 @@ def test_unfilled_lock_parameter_receives_the_lock(notebook, signature, args, ta
         ),
         ("def f(i, lr, n): 1", None, (1,), "1 argument: "),
         ("def f(i): 1", None, (1, 2), "Pass no arguments"),
+        ("def f(i, *, a): 1", None, (), "Ranks pass no keywords: give `a` a default"),
         ("def f(): 1", None, (), "first parameter for the rank"),
         ("def f(i, *, lr): 1", None, (), "'lr'"),
         ("def f(i, lr=None, /, *, lock): 1", None, (1, 2), "too many positional"),

@@ -13,7 +13,7 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell, parsed
 from xla_nb.program.origins import name_of
 from xla_nb.program.rank_cell import functions
-from xla_nb.wording import meant, several, shortened
+from xla_nb.wording import listed, meant, several, shortened
 
 _FIX = '--args "({},)"'
 
@@ -80,14 +80,18 @@ def _remedy(signature: inspect.Signature, fix: str) -> str:
     parameters = list(signature.parameters.values())
     if not parameters:
         return "Add a first parameter for the rank's index."
-    names = [
+    required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required and required != ["lock"]:
+        names = listed([f"`{name}`" for name in required])
+        return f"Ranks pass no keywords: give {names} a default, or leave out the `*`."
+    missing = [
         p.name for p in parameters[1:]
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
         and p.name != "lock"
     ]  # fmt: skip
-    if not names:
+    if not missing:
         return "Pass no arguments, or add parameters for them."
-    return f"Pass them as {fix.format(', '.join(names))}."
+    return f"Pass them as {fix.format(', '.join(missing))}."
 
 
 def _no_entry(entry: str, cell: Cell, defined: Sequence[str], values: Mapping[str, object]) -> str:
