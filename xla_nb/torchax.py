@@ -118,6 +118,8 @@ def _check_parts(values: Any, mesh: Any, layout: Spec, *, is_joined: bool) -> No
             "shard_local: a number has no first dimension along which parts could be joined. Use "
             "xt.replicate(x, mesh) for a value that is the same on every rank."
         )
+    if not mesh.is_multi_process:
+        return
     length = parts[0].shape[0] if parts and parts[0].ndim else 0
     groups = _groups(_numbers(mesh, _digest(tree, parts), length), mesh)
     if len(groups) > 1:
@@ -145,6 +147,8 @@ def _check_same(values: Any, mesh: Any) -> None:
     """Raise UsageError unless the ranks' values are the same."""
     import jax
 
+    if not mesh.is_multi_process:
+        return
     leaves, tree = jax.tree.flatten(values)
     arrays = map(_unwrap, leaves)
     own = [_canonical(array) for array in arrays if not _is_spread(array)]
@@ -176,13 +180,11 @@ def _replicas(mesh: Any, spec: Any) -> tuple[int, ...]:
 
 
 def _numbers(mesh: Any, *own: int) -> Any:
-    """What each rank passes, by its place in the mesh; a collective if there are several."""
+    """What each rank passes, by its place in the mesh: a collective."""
     import jax
     import numpy as np
 
     row = np.array([own], np.uint32)
-    if not mesh.is_multi_process:
-        return np.broadcast_to(row.astype(np.int64), (*mesh.devices.shape, len(own)))
     rows = jax.make_array_from_callback(
         (mesh.size, len(own)),
         jax.sharding.NamedSharding(mesh, _spec(mesh.axis_names)),

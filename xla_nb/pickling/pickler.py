@@ -146,8 +146,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
             return NotImplemented
-        if type(obj).__name__ == "XLAShardedTensor":  # what xs.mark_sharding returns
-            whole = obj.global_tensor
+        kind = type(obj)
+        if kind.__name__ == "XLAShardedTensor" and kind.__module__.startswith("torch_xla."):
+            whole = obj.global_tensor  # what xs.mark_sharding has wrapped
             reduced = self._reduce_torch(whole)
             return whole.__reduce_ex__(5) if reduced is NotImplemented else reduced
         if isinstance(obj, torch.Tensor) and obj.device.type == "xla":

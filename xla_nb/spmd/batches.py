@@ -35,9 +35,8 @@ def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
     split = (whole.axis(axis),)
 
     def place(tensor: Tensor) -> Tensor:
-        copy = sharding.unwrap(tensor).to(
-            sharding.device(), copy=True
-        )  # the user's tensor keeps its layout
+        # A copy: the user's tensor keeps its layout.
+        copy = sharding.unwrap(tensor).to(sharding.device(), copy=True)
         if tensor.ndim:
             whole.batch = (tensor.shape[0], split)
         sharding.place(copy, whole, (split, *[()] * tensor.ndim)[: tensor.ndim])
