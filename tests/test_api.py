@@ -349,6 +349,22 @@ def test_a_launch_in_a_process_spawned_by_multiprocessing_is_refused(tmp_path):
     assert "EXIT 0" in done.stdout
 
 
+def test_a_launch_is_refused_where_multiprocessing_imports_the_script(tmp_path):
+    (tmp_path / "unguarded.py").write_text(
+        "import multiprocessing, xla_nb\n"
+        "def f(rank): return rank\n"
+        "print('DONE', xla_nb.spawn(f, n=1).results)\n"
+        "def child(): pass\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=child)\n"
+        "    process.start(); process.join(); print('EXIT', process.exitcode)\n"
+    )
+    ended = python("unguarded.py", folder=tmp_path)
+    assert ended.stdout.count("DONE") == 1
+    assert "UsageError: A process that multiprocessing started with 'spawn'" in ended.stderr
+    assert "EXIT 1" in ended.stdout
+
+
 @pytest.mark.slow
 def test_a_forked_process_can_launch_during_its_parents_run(tmp_path):
     (tmp_path / "forked.py").write_text(FORKED)

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import functools
 import linecache
+import multiprocessing
 import os
 import sys
 import time
@@ -328,10 +329,12 @@ def scope() -> Scope:
     if current and not current.runs_a_script:
         return current.scope()
     main = sys.modules["__main__"]
-    if vars(main).get("__name__") == "__mp_main__":
+    imports_script = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if imports_script or vars(main).get("__name__") == "__mp_main__":
         raise UsageError(
             "A process that multiprocessing started with 'spawn' or 'forkserver' cannot launch "
-            "ranks. Launch in the script itself, or start the process with "
+            'ranks. Launch in the script itself, below `if __name__ == "__main__":` because that '
+            "process imports the script, or start it with "
             '`multiprocessing.get_context("fork").Process`.'
         )
     file = getattr(main, "__file__", None)

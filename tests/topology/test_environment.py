@@ -195,3 +195,10 @@ def test_uncleaned_kaggle_variables_break_every_rank(answers, accelerator):
 
 def test_uncleaned_variables_of_a_used_notebook_start_one_process(answers):
     assert answers["v5litepod-8", "used", "as it is"]["processes"] == 1
+
+
+def test_variables_that_torch_xla_sets_itself_are_changed_silently():
+    notebook = {"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_USE_SPMD": "1"}
+    wanted = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
+    cleaned, changes = environment.clean(notebook, device="CPU", sets=wanted, user_env={})
+    assert (changes, wanted.items() <= cleaned.items()) == ([], True)
