@@ -208,6 +208,17 @@ def close() -> None:
     release()
 
 
+def _wait_for_background() -> None:
+    """Wait for the runs in progress, but not after an interrupt, and not for live ranks."""
+    if issubclass(getattr(sys, "last_type", None) or Exception, KeyboardInterrupt):
+        return
+    for run in living():
+        if run.state.group is None and not run.state.stopping:
+            print(f"Waiting for {run.label} ({run.name}); Ctrl-C stops it.", file=sys.stderr)
+            with contextlib.suppress(RunFailed):
+                run.wait()
+
+
 @functools.cache
 def _known_runs() -> weakref.WeakSet[RecordedRun]:
     """The runs that this process launched or opened. A run in progress is kept alive by its
@@ -274,17 +285,6 @@ def show_import(is_importing: Callable[[], bool]) -> None:
             elif (seconds := int(time.monotonic() - began)) >= 1:
                 show_wait(seconds, f"{message} {seconds} s" if picture.kernel() else message)
             time.sleep(0.1)
-
-
-def _wait_for_background() -> None:
-    """Wait for the runs in progress, but not after an interrupt, and not for live ranks."""
-    if issubclass(getattr(sys, "last_type", None) or Exception, KeyboardInterrupt):
-        return
-    for run in living():
-        if run.state.group is None and not run.state.stopping:
-            print(f"Waiting for {run.label} ({run.name}); Ctrl-C stops it.", file=sys.stderr)
-            with contextlib.suppress(RunFailed):
-                run.wait()
 
 
 # ---------------------------------------------------------------- views, records, scripts

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from xla_nb.errors import UsageError
@@ -67,19 +67,20 @@ def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
     dimension that divides evenly; a value without such a dimension is replicated. Raises UsageError
     on every rank unless all pass the same values.
     """
+    import jax
+
     layout = functools.partial(_first_even, mesh) if spec is None else spec
-    _check_same(values, mesh)
+    leaves, tree = jax.tree.flatten(values)
+    arrays = [array if _is_spread(array) else _canonical(array) for array in map(_unwrap, leaves)]
+    _check_same(tree, [array for array in arrays if not _is_spread(array)], mesh)
 
-    def place(value: Any) -> Any:
-        import jax
-
-        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, value.shape))
-        if _is_spread(value):  # it may be sharded differently
-            return jax.device_put(value, sharding)
-        array = _canonical(value)
+    def place(array: Any) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, array.shape))
+        if _is_spread(array):  # it may be sharded differently
+            return jax.device_put(array, sharding)
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-    return _map_leaves(values, place)
+    return tree.unflatten(map(_wrap, leaves, map(place, arrays)))
 
 
 def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
@@ -89,16 +90,18 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
     axis: the parts that the ranks loaded become the whole batch. Ranks along axes that the spec
     does not split over take the same part. Raises UsageError on every rank unless the parts fit.
     """
+    import jax
+
     layout = mesh.axis_names[0] if spec is None else spec
-    _check_parts(values, mesh, layout, is_joined=spec is None)
+    leaves, tree = jax.tree.flatten(values)
+    parts = [_canonical(_unwrap(leaf)) for leaf in leaves]
+    _check_parts(tree, parts, mesh, layout, is_joined=spec is None)
 
-    def place(value: Any) -> Any:
-        import jax
+    def place(part: Any) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, part.shape))
+        return jax.make_array_from_process_local_data(sharding, part)
 
-        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, value.shape))
-        return jax.make_array_from_process_local_data(sharding, _canonical(value))
-
-    return _map_leaves(values, place)
+    return tree.unflatten(map(_wrap, leaves, map(place, parts)))
 
 
 # ---------------------------------------------------------------- compared between ranks
@@ -106,13 +109,11 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
 # JAX does not compare what ranks pass: each would compute with its own.
 
 
-def _check_parts(values: Any, mesh: Any, layout: Spec, *, is_joined: bool) -> None:
+def _check_parts(
+    tree: Any, parts: Sequence[Any], mesh: Any, layout: Spec, *, is_joined: bool
+) -> None:
     """Raise UsageError unless the ranks' parts fit together: they have the same structure, shapes
     and types, and are equal on ranks that take the same part."""
-    import jax
-
-    leaves, tree = jax.tree.flatten(values)
-    parts = [_canonical(_unwrap(leaf)) for leaf in leaves]
     if is_joined and not all(part.ndim for part in parts):
         raise UsageError(
             "shard_local: a number has no first dimension along which parts could be joined. Use "
@@ -143,16 +144,11 @@ def _check_parts(values: Any, mesh: Any, layout: Spec, *, is_joined: bool) -> No
             )
 
 
-def _check_same(values: Any, mesh: Any) -> None:
+def _check_same(tree: Any, arrays: Sequence[Any], mesh: Any) -> None:
     """Raise UsageError unless the ranks' values are the same."""
-    import jax
-
     if not mesh.is_multi_process:
         return
-    leaves, tree = jax.tree.flatten(values)
-    arrays = map(_unwrap, leaves)
-    own = [_canonical(array) for array in arrays if not _is_spread(array)]
-    groups = _groups(_numbers(mesh, _digest(tree, own, content=True)), mesh)
+    groups = _groups(_numbers(mesh, _digest(tree, arrays, content=True)), mesh)
     if len(groups) > 1:
         raise UsageError(
             "shard and replicate take the same values on every rank, but "
@@ -228,12 +224,6 @@ def _first_even(mesh: Any, shape: tuple[int, ...]) -> Any:
         if size and size % parts == 0:
             return _spec(*[None] * dimension, axis)
     return _spec()
-
-
-def _map_leaves(values: Any, convert: Callable[[Any], Any]) -> Any:
-    import jax
-
-    return jax.tree.map(lambda leaf: _wrap(leaf, convert(_unwrap(leaf))), values)
 
 
 def _unwrap(leaf: Any) -> Any:

@@ -40,9 +40,8 @@ def home() -> Path:
     OSError if it is relative to a folder that is gone."""
     override = os.environ.get("XLA_NB_HOME")
     if override:
-        return (
-            Path(override).expanduser().absolute()
-        )  # the run's processes have other working directories
+        # Absolute, because the run's processes have other working directories.
+        return Path(override).expanduser().absolute()
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 

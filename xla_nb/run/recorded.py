@@ -93,7 +93,7 @@ class RecordedRun(Mapping[int, Any]):
         run.label = summary.cell if summary else run.state.launched.label
         if run.state.ended is None:
             run._elapsed = run._lasted()  # as it is now: nothing follows it
-        elif summary is None:
+        elif summary is None and not files.is_owned:
             files.close(run.summary())  # else it would seem to run while anybody has it open
         return run
 
